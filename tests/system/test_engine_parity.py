@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_testing.engine.catalog_model import pulled_catalog_model
 from warmfleet_testing.engine.engine_runs import EngineRun, full_recompute, recomputed_token
-from warmfleet_testing.engine.runner_driver import only
+from warmfleet_testing.engine.runner_driver import load_runner_on
 from warmfleet_testing.engine.tiny_models import (
     DECISIVE_MARGIN,
     DECISIVE_SEEDS,
@@ -29,7 +29,7 @@ from warmfleet_testing.engine.tiny_models import (
 )
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model_store.assets import load_prompt_assets
-from warmfleet_worker.runner.runner import ModelRunner, load_runner
+from warmfleet_worker.runner.runner import ModelRunner
 from warmfleet_worker.runner.runner_settings import RunnerSettings
 
 transformers.utils.logging.disable_progress_bar()
@@ -82,11 +82,7 @@ class Subject:
             threads=1,  # the other test processes have the other cores
             poison=True,
         )
-        with only(self.device):
-            runner = load_runner(self.folder, settings)
-        if self.device == "cuda":
-            assert runner.kernels == ("torch" if self.dtype == "Float64" else "triton")
-        return runner
+        return load_runner_on(self.device, self.folder, settings)
 
     def engine(self, *, max_batched_tokens: int = 2048) -> EngineRun:
         """An engine with an empty cache; the weights are loaded once."""

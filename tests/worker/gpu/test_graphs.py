@@ -21,7 +21,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A model on the device, with a cache of 600 blocks."""
+    """A model on the device, with blocks for 128 sequences of some length."""
     folder = tiny_model_folder("qwen3", tmp_path_factory.mktemp("qwen3"))
     settings = RunnerSettings(
         kv_cache_bytes=2**22, dtype="Float32", block_size_tokens=BLOCK, max_model_length_tokens=CONTEXT_TOKENS

@@ -14,7 +14,7 @@ import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from warmfleet_testing.engine.runner_driver import DEVICES, RunnerDriver, only
+from warmfleet_testing.engine.runner_driver import DEVICES, RunnerDriver, load_runner_on
 from warmfleet_testing.engine.tiny_models import (
     DECISIVE_SEEDS,
     FAMILIES,
@@ -24,7 +24,7 @@ from warmfleet_testing.engine.tiny_models import (
 )
 from warmfleet_testing.exact.model_steps import head_logits, hidden_rows
 from warmfleet_worker.engine.batch import Chunk
-from warmfleet_worker.runner.runner import ModelRunner, load_runner
+from warmfleet_worker.runner.runner import ModelRunner
 from warmfleet_worker.runner.runner_settings import RunnerSettings
 
 torch.set_num_threads(1)
@@ -217,11 +217,7 @@ def _runner(folder, dtype="Float32", device="cpu") -> ModelRunner:
     settings_of_test = RunnerSettings(
         kv_cache_bytes=8 * 1024 * 1024, block_size_tokens=BLOCK, dtype=dtype, poison=True
     )
-    with only(device):
-        runner = load_runner(folder, settings_of_test)
-    if device == "cuda":
-        assert runner.kernels == ("torch" if dtype == "Float64" else "triton")
-    return runner
+    return load_runner_on(device, folder, settings_of_test)
 
 
 def _prompt(tokens, start=11):

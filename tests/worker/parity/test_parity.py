@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from warmfleet_testing.engine.runner_driver import only
+from warmfleet_testing.engine.runner_driver import load_runner_on
 from warmfleet_testing.engine.tiny_models import FAMILIES, tiny_model_folder
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model.loader import load_decoder
@@ -22,7 +22,6 @@ from warmfleet_worker.parity.__main__ import main
 from warmfleet_worker.parity.comparison import EngineTrace, compare, trace_greedily
 from warmfleet_worker.parity.reference import Reference
 from warmfleet_worker.parity.rounding import Units, factor, units_of
-from warmfleet_worker.runner.runner import load_runner
 from warmfleet_worker.runner.runner_settings import RunnerSettings
 from warmfleet_worker.runner.torch_model import DTYPES
 
@@ -59,10 +58,7 @@ def reference_of(folder: Path, dtype: str) -> Reference:
 
 def traced(folder: Path, dtype: str, chunks=(17, 1, 27), device="cpu", kernels="Auto") -> EngineTrace:
     settings = RunnerSettings(kv_cache_bytes=2**20, dtype=dtype, threads=1, cpu_kernels=kernels, poison=True)
-    with only(device):
-        runner = load_runner(folder, settings)
-    if device == "cuda":
-        assert runner.kernels == ("torch" if dtype == "Float64" else "triton")
+    runner = load_runner_on(device, folder, settings)
     return trace_greedily(
         runner.step_model, PROMPT, chunks, answer_tokens=ANSWER_TOKENS, block_ids=(7, 2, 5, 0, 3)
     )

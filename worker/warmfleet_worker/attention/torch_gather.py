@@ -278,7 +278,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> 
         if mask is not None:
             scores += mask
         return scores.softmax(-1).to(values.dtype) @ values
-    if mask is not None:
+    if mask is not None and mask.is_cuda:
         # A kernel of a GPU reads 16 bytes at a time: of a slice that begins elsewhere it ends the process's
         # CUDA context with a misaligned address, and PyTorch copies only where strides are odd.
         mask = mask.contiguous()

@@ -34,8 +34,7 @@ def measure_now(*, wait: bool = True) -> tuple[MachineLimits, float]:
         if gpu_limits := measure_gpu():
             return gpu_limits, usage.others_ratio()
         reader = held.enter_context(MemoryReader(free_buffer_bytes(), cores=cores))
-        multiply, usage = Products(cores), CpuUsage()
-        limits = measure(reader, multiply, cores)
+        limits = measure(reader, Products(cores), cores)
         others_ratio = usage.others_ratio()
     if others_ratio <= IDLE_BUSY_RATIO:
         path = limits_path()

@@ -1,5 +1,6 @@
 """vLLM's engine arguments for a worker's settings. Pure."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from warmfleet_contracts.errors import WarmfleetError
@@ -78,15 +79,21 @@ def engine_arguments(settings: EngineSettings, *, on_cpu: bool) -> dict[str, Any
     return arguments
 
 
+ALWAYS: Final[Mapping[str, str]] = {
+    # Several processes share the cores of a machine.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+"""Variables of every process with vLLM, a benchmark's too."""
+
+
 def environment(settings: EngineSettings) -> dict[str, str]:
     """Variables that vLLM reads at its import, where the user has set none."""
     variables = {
         # Its processes are bound to this one by the module that it started with, which a fork would skip.
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-        # Several workers share the cores of a machine.
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
+        **ALWAYS,
         # Read by libgomp, which PyTorch brings; it comes before OMP_WAIT_POLICY.
         "GOMP_SPINCOUNT": SPIN_COUNT,
     }

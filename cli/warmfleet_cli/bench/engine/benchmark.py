@@ -129,7 +129,7 @@ async def _started(
 ) -> AsyncIterator[RunningEngine]:
     for program in settings.programs:
         try:
-            yield await stack.enter_async_context(running(program, log_folder))
+            yield await stack.enter_async_context(running(program, log_folder, settings.environment))
         except EngineFailed as error:
             if program.name == OWN:
                 raise BenchError(

@@ -15,13 +15,13 @@ import warmfleet_cli
 from warmfleet_cli.bench.engine.cases import Case, encoded, sequence_tokens
 from warmfleet_cli.bench.processes import BenchError
 from warmfleet_cli.errors import ExitCode
+from warmfleet_worker.engine_program import EngineMissingError, engine_program
+from warmfleet_worker.vllm_engine.arguments import ALWAYS
 
 _PROGRAMS: Final = "warmfleet_cli.bench.engine"
 _CODE: Final = Path(warmfleet_cli.__file__).parents[1]
 PEERS_PYTHON: Final = _CODE.parent / ".venv-peers" / "bin" / "python"
 """Made by `make peers`."""
-VLLM_PYTHON: Final = _CODE.parent / ".venv-vllm" / "bin" / "python"
-"""Made by `make vllm`."""
 ANSWER_SECONDS: Final = 900.0
 """For one case: the contexts of its sequences may have to be computed first."""
 KV_SPARE_RATIO: Final = 1.25
@@ -50,15 +50,13 @@ class Program:
     """Why it cannot be started, or ""."""
 
 
-def own_program(
-    model: Path, dtype: str, weight_quantization: str, blocks: int, environment: Mapping[str, str]
-) -> Program:
+def own_program(model: Path, dtype: str, weight_quantization: str, blocks: int) -> Program:
     """Our engine, with the environment of a worker's."""
     return Program(
         "warmfleet",
         f"{_PROGRAMS}.own_program",
         (str(model), dtype, weight_quantization, str(blocks)),
-        environment={**environment, "OMP_WAIT_POLICY": "PASSIVE"},
+        environment={"OMP_WAIT_POLICY": "PASSIVE"},
     )
 
 
@@ -81,41 +79,32 @@ def llama_program(
     )
 
 
-def transformers_program(model: Path, environment: Mapping[str, str]) -> Program:
+def transformers_program(model: Path) -> Program:
     """transformers, which development has."""
     return Program(
         "transformers",
         f"{_PROGRAMS}.transformers_program",
         (str(model),),
-        environment=environment,
         missing="" if find_spec("transformers") else "not installed: make setup",
     )
 
 
-def vllm_program(  # noqa: PLR0917 - what its process is started with
-    model: Path,
-    dtype: str,
-    cases: Iterable[Case],
-    kv_bytes_per_token: int,
-    environment: Mapping[str, str],
-    python: Path = VLLM_PYTHON,
-) -> Program:
-    """vLLM, in an environment of its own, with its graphs compiled."""
+def vllm_program(model: Path, dtype: str, cases: Iterable[Case], kv_bytes_per_token: int) -> Program:
+    """vLLM, in the environment that workers with vLLM have, with its graphs compiled."""
+    python, missing = "", ""
+    try:
+        python = engine_program("VLLM").python
+    except EngineMissingError as error:
+        missing = str(error)
     tokens = sequence_tokens(cases)
     kv_bytes = int(KV_SPARE_RATIO * kv_bytes_per_token * sum(tokens))
     return Program(
         "vLLM",
         f"{_PROGRAMS}.vllm_program",
         (str(model), dtype, str(len(tokens)), str(max(tokens, default=0)), str(kv_bytes)),
-        python=str(python),
-        environment={
-            **environment,
-            "PYTHONPATH": str(_CODE),
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "VLLM_NO_USAGE_STATS": "1",
-        },
-        missing="" if python.is_file() else "not installed: make vllm",
+        python=python,
+        environment={**ALWAYS, "PYTHONPATH": str(_CODE)},
+        missing=missing,
     )
 
 
@@ -148,8 +137,10 @@ class RunningEngine:
 
 
 @contextlib.asynccontextmanager
-async def running(program: Program, log_folder: Path) -> AsyncIterator[RunningEngine]:
-    """Start an engine and wait until its model is loaded; it ends with the block.
+async def running(
+    program: Program, log_folder: Path, environment: Mapping[str, str] = NO_CHANGE
+) -> AsyncIterator[RunningEngine]:
+    """Start an engine, in `environment` and its own, and wait for its model; it ends with the block.
 
     Raises:
         EngineFailed: it is not installed, or does not start.
@@ -162,7 +153,7 @@ async def running(program: Program, log_folder: Path) -> AsyncIterator[RunningEn
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
-            env={**os.environ, **program.environment},
+            env={**os.environ, **environment, **program.environment},
             limit=MAX_ANSWER_BYTES,
         )
         try:

@@ -1,6 +1,5 @@
 """From the command's options to what is measured: the engines, the cases that fit this machine, the model."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -34,9 +33,8 @@ ENGINES: Final = (OWN, "llama.cpp", "transformers", VLLM)
 MAX_BATCH: Final = 64
 MAX_CONTEXT_TOKENS: Final = 1_000_000
 CASE_SECONDS: Final = 1.0
-VLLM_DTYPE_BYTES: Final = {"bfloat16": 2, "float32": 4}
+_VLLM_DTYPE_BYTES: Final = {"bfloat16": 2, "float32": 4}
 _BFLOAT16_FLAGS: Final = frozenset({"avx512_bf16", "amx_bf16"})
-"""Without either, vLLM's bfloat16 gives nonsense on a CPU."""
 _ELEMENT_BYTES: Final = {"Float32": 4, "Float64": 8}
 """Of those that have more than 2; what "Auto" chooses is known once the engine has started."""
 
@@ -102,30 +100,25 @@ def bench_settings(
         steps=choice.steps,
         weight_quantization=choice.weight_quantization,
         case_seconds=CASE_SECONDS,
-        environment=_environment(on_gpu=on_gpu),
+        environment=NO_CHANGE if on_gpu else NO_GPU,
     )
 
 
 def _program(
     engine: str, choice: EngineChoice, model: EngineModel, cases: list[Case], *, on_gpu: bool
 ) -> Program:
-    environment = _environment(on_gpu=on_gpu)
     if engine == OWN:
-        return own_program(
-            model.folder, choice.dtype, choice.weight_quantization, blocks_of(cases), environment
-        )
+        return own_program(model.folder, choice.dtype, choice.weight_quantization, blocks_of(cases))
     if engine == "llama.cpp":
         return llama_program(model.gguf, cases, on_gpu=on_gpu)
     if engine == VLLM:
-        dtype = (
-            "bfloat16"
-            if on_gpu or _BFLOAT16_FLAGS & set(isa_flags(CPU_INFO.read_text(encoding="utf-8")))
-            else "float32"
-        )
-        kv_bytes_per_token = model_cost(model.config, VLLM_DTYPE_BYTES[dtype]).kv_bytes_per_token
-        return vllm_program(model.folder, dtype, cases, kv_bytes_per_token, environment)
-    return transformers_program(model.folder, environment)
+        dtype = _vllm_dtype(on_gpu=on_gpu)
+        kv_bytes_per_token = model_cost(model.config, _VLLM_DTYPE_BYTES[dtype]).kv_bytes_per_token
+        return vllm_program(model.folder, dtype, cases, kv_bytes_per_token)
+    return transformers_program(model.folder)
 
 
-def _environment(*, on_gpu: bool) -> Mapping[str, str]:
-    return NO_CHANGE if on_gpu else NO_GPU
+def _vllm_dtype(*, on_gpu: bool) -> str:
+    """bfloat16 but on a CPU without units for it, where vLLM's gives nonsense."""
+    flags = isa_flags(CPU_INFO.read_text(encoding="utf-8"))
+    return "bfloat16" if on_gpu or _BFLOAT16_FLAGS.intersection(flags) else "float32"

@@ -21,7 +21,8 @@ from warmfleet_cli.bench.engine.cases import (
     encoded,
     sequence_tokens,
 )
-from warmfleet_cli.bench.engine.programs import NO_GPU, llama_program, vllm_program
+from warmfleet_cli.bench.engine.programs import llama_program, vllm_program
+from warmfleet_worker.engine_program import VLLM_PYTHON_VARIABLE
 
 SMALL, LARGE = Case("decode", 1, 128), Case("decode", 4, 4096)
 
@@ -162,11 +163,12 @@ def test_llama_cpp_has_memory_for_as_many_sequences_as_each_context_has():
     assert json.loads(program.arguments[1]) == {"128": 4, "16384": 1, "4096": 4}
 
 
-def test_vllm_has_memory_for_every_context_and_a_prompt(tmp_path):
+def test_vllm_has_memory_for_every_context_and_a_prompt(tmp_path, monkeypatch):
+    monkeypatch.setenv(VLLM_PYTHON_VARIABLE, str(tmp_path / "none"))
     cases = cases_of((1, 4), (128, 1024), 512)
-    program = vllm_program(tmp_path, "float32", cases, 1000, NO_GPU, tmp_path / "none")
+    program = vllm_program(tmp_path, "float32", cases, 1000)
 
     _, dtype, sequences, tokens, kv_bytes = program.arguments
     assert (dtype, sequences, tokens) == ("float32", "4", "1088")
     assert int(kv_bytes) == 1.25 * 1000 * 4 * 1088
-    assert program.missing == "not installed: make vllm"
+    assert "run `make vllm`" in program.missing

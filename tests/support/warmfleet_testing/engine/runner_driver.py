@@ -2,9 +2,9 @@
 
 import random
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Self
 from unittest.mock import patch
 
@@ -15,18 +15,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch
 from warmfleet_worker.engine.sampling_params import SamplingParameters
-from warmfleet_worker.runner.runner import ModelRunner
+from warmfleet_worker.runner.runner import ModelRunner, load_runner
+from warmfleet_worker.runner.runner_settings import RunnerSettings
 
 GREEDY = SamplingParameters(temperature=0.0)
 DEVICES: Final[tuple[Any, ...]] = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 """Values of a parameter `device`: parity suites run on the CPU, and with `pytest -m gpu` on a GPU."""
 
 
-@contextmanager
-def only(device: str) -> Iterator[None]:
-    """An engine that is loaded inside computes on `device`, also where the machine has another."""
+def load_runner_on(device: str, folder: Path, settings: RunnerSettings) -> ModelRunner:
+    """A runner that computes on `device`, also where the machine has another; on a GPU by its kernels."""
     with patch("warmfleet_worker.runner.runner.has_gpu", lambda: device == "cuda"):
-        yield
+        runner = load_runner(folder, settings)
+    if device == "cuda":
+        # They have none for float64. Else PyTorch would be tested in their place.
+        assert runner.kernels == ("torch" if settings.dtype == "Float64" else "triton")
+    return runner
 
 
 @dataclass
