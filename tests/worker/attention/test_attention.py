@@ -7,7 +7,6 @@ import itertools
 import math
 import random
 from dataclasses import dataclass
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,12 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmfleet_testing.engine.runner_driver import DEVICES, AllocatedMemory
-from warmfleet_worker.attention import torch_gather
 from warmfleet_worker.attention.backend import UnsupportedLayout
 from warmfleet_worker.attention.grouping import FREE_PADDING_TOKENS, group_by_length
 from warmfleet_worker.attention.kv_arena import KvArena
 from warmfleet_worker.attention.reference import reference_attention
-from warmfleet_worker.attention.torch_gather import TorchGatherAttention, attend_whole
+from warmfleet_worker.attention.torch_gather import TorchGatherAttention
 from warmfleet_worker.engine.batch import Chunk
 from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
 
@@ -64,25 +62,16 @@ def test_the_bytes_of_a_block_are_its_keys_and_values_alone(padding, dtype):
 
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1), (7, 1)])
-@pytest.mark.parametrize("whole_chunks", [False, True])
 @settings(max_examples=12)
 @given(data=st.data())
-def test_any_chunks_of_any_batch_equal_dense_attention(heads, kv_heads, padding, whole_chunks, data):
+def test_any_chunks_of_any_batch_equal_dense_attention(heads, kv_heads, padding, data):
     # given sequences of odd lengths, split at random, with and without a window
-    windows = [0] if whole_chunks else [0, 1, 3, BLOCK, 2 * BLOCK + 1]
-    window = data.draw(st.sampled_from(windows), label="window")
+    window = data.draw(st.sampled_from([0, 1, 3, BLOCK, 2 * BLOCK + 1]), label="window")
     lengths = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=5), label="lengths")
     chooser = random.Random(data.draw(st.integers(0, 2**32 - 1), label="seed"))
     arena = _arena(kv_heads, padding, blocks=60)
     backend = TorchGatherAttention(arena, heads=heads, window_tokens=window, max_context_tokens=40)
-    backend.whole_chunks = whole_chunks
     cases = _cases(lengths, heads, kv_heads, arena.total_blocks, chooser)
-    # A CPU lacks FlashAttention's operation; with `-m gpu` chunks are computed whole by that.
-    with patch.object(torch_gather, "attend_whole", _attend_whole):
-        _check_any_chunks(backend, cases, chooser, window)
-
-
-def _check_any_chunks(backend, cases, chooser, window):
     while pending := [case for case in cases if case.computed < case.tokens()]:
         # when a step computes a chunk of some of them
         batch = chooser.sample(pending, chooser.randint(1, len(pending)))
@@ -268,39 +257,6 @@ def test_decodes_are_grouped_without_loss_and_with_little_padding(lengths, capac
         assert group == sorted(group)
         assert padded <= capacity or len(members) == 1
         assert padded - sum(members) <= max(sum(members), FREE_PADDING_TOKENS)
-
-
-def _attend_whole(query, keys, values, context_tokens):
-    """Its oracle: the mask that the operation has built in, written out."""
-    tokens = query.shape[0]
-    mask = torch.ones(tokens, context_tokens, dtype=torch.bool).tril(context_tokens - tokens)
-    keys, values = keys[:, :, :context_tokens], values[:, :, :context_tokens]
-    attended = torch.nn.functional.scaled_dot_product_attention(
-        query.transpose(0, 1).unsqueeze(0), keys, values, attn_mask=mask, enable_gqa=True
-    )
-    return attended[0].transpose(0, 1)
-
-
-@pytest.mark.parametrize(("tokens", "context_tokens", "heads"), [(5, 5, 4), (3, 40, 8), (128, 1000, 2)])
-def test_a_chunk_is_handed_to_flash_attention_as_it_wants_it(tokens, context_tokens, heads):
-    query = torch.empty(tokens, heads, 64, dtype=torch.float16, device="meta")
-    keys = torch.empty(1, 2, context_tokens + 24, 64, dtype=torch.float16, device="meta")
-
-    assert attend_whole(query, keys, keys, context_tokens).shape == query.shape
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("tokens", "context_tokens", "heads"), [(5, 5, 4), (3, 40, 8), (128, 1000, 2)])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_flash_attention_aligns_the_newest_token_with_the_newest_key(tokens, context_tokens, heads, dtype):
-    draw = torch.Generator().manual_seed(tokens)
-    query = torch.randn(tokens, heads, 64, generator=draw).to(dtype)
-    keys, values = torch.randn(2, 1, 2, context_tokens + 24, 64, generator=draw).to(dtype)
-
-    ours = attend_whole(query.cuda(), keys.cuda(), values.cuda(), context_tokens).cpu().float()
-
-    expected = _attend_whole(query.float(), keys.float(), values.float(), context_tokens)
-    torch.testing.assert_close(ours, expected, rtol=0, atol=4 * torch.finfo(dtype).eps)
 
 
 def _arena(kv_heads, padding, blocks, dtype=torch.float64, device="cpu"):

@@ -11,7 +11,7 @@ from warmfleet_worker.gpu import kernels
 KERNELS = {name for name in vars(kernels) if name.endswith("_kernel")}
 
 
-@pytest.mark.parametrize("capability", [80, 90], ids=["A100", "H100"])
+@pytest.mark.parametrize("capability", [80, 86, 90], ids=["A100", "A10", "H100"])
 def test_every_kernel_is_compiled_for_every_element(capability, tmp_path):
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
 

@@ -8,15 +8,18 @@ import random
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from warmfleet_testing.engine.runner_driver import DEVICES
 from warmfleet_testing.engine.tiny_models import FAMILIES, tiny_model_folder
 from warmfleet_worker.attention.kv_arena import KvArena
 from warmfleet_worker.attention.torch_gather import TorchGatherAttention
 from warmfleet_worker.engine.batch import Chunk
-from warmfleet_worker.gpu.decoder import DecodeLayers
-from warmfleet_worker.gpu.inputs import DecodeInputs
+from warmfleet_worker.gpu.decoder import KernelLayers
+from warmfleet_worker.gpu.inputs import StepInputs
 from warmfleet_worker.gpu.launches import gated, splits_of
+from warmfleet_worker.gpu.step_shape import StepShape, step_shape
 from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model.layers import swiglu
@@ -57,8 +60,8 @@ class Loaded:
             window_tokens=self.config.window_tokens,
             max_context_tokens=MOST_TOKENS,
         )
-        self.layers = DecodeLayers(self.decoder, self.arena, processors=processors)
-        self.inputs = DecodeInputs(8, MOST_TOKENS // BLOCK, self.device)
+        self.layers = KernelLayers(self.decoder, self.arena, processors=processors)
+        self.room = StepInputs(StepShape(8, 8, 0, 8 * MOST_TOKENS // BLOCK), 1, self.device)
 
     @torch.inference_mode()
     def compute_plainly(self, chunks):
@@ -74,42 +77,39 @@ class Loaded:
         return hidden, self.decoder.logits(hidden).float()
 
     @torch.inference_mode()
-    def compute_by_kernels(self, chunks, rows, trace=None):
-        self.inputs.write(chunks, rows)
-        return self.layers(self.inputs.token_ids(rows), self.inputs.tables(rows), trace)
+    def compute_decodes_by_kernels(self, chunks, trace=None):
+        """As a graph does: in memory with room for eight, which was used before."""
+        self.room.write(chunks)
+        hidden, normed = self.layers(self.room, trace)
+        return hidden[: len(chunks)], self.decoder.head(normed)[: len(chunks)].float()
+
+    @torch.inference_mode()
+    def compute_by_kernels(self, chunks, tile_tokens, spare=(0, 0, 0, 0)):
+        shape = step_shape(chunks, tile_tokens)
+        sizes = zip((shape.rows, shape.singles, shape.tiles, shape.blocks), spare, strict=True)
+        inputs = StepInputs(StepShape(*map(sum, sizes)), tile_tokens, self.device)
+        inputs.write(chunks)
+        hidden, normed = self.layers(inputs)
+        return hidden[: shape.rows], self.decoder.head(normed)[: shape.rows].float()
 
 
-def prefilled(loaded, lengths, seed=1):
-    """Sequences of these lengths, in shuffled blocks of both arenas, and the next token of each."""
+def prefilled(loaded, lengths, counts=None, seed=1):
+    """Sequences of these lengths, in shuffled blocks of both arenas; of each the next token, or `counts`."""
     draw = random.Random(seed)
     blocks = list(range(BLOCKS))
     draw.shuffle(blocks)
-    decodes = []
-    for sequence, length in enumerate(lengths):
-        own = tuple(blocks.pop() for _ in range(-(-(length + 1) // BLOCK)))
-        tokens = tuple(draw.randrange(512) for _ in range(length + 1))
+    chunks = []
+    for sequence, (length, count) in enumerate(zip(lengths, counts or [1] * len(lengths), strict=True)):
+        own = tuple(blocks.pop() for _ in range(-(-(length + count) // BLOCK)))
+        tokens = tuple(draw.randrange(512) for _ in range(length + count))
         if length:
-            loaded.compute_plainly([Chunk(sequence, tokens[:-1], 0, own, None)])
-        decodes.append(Chunk(sequence, tokens[-1:], length, own, None))
+            loaded.compute_plainly([Chunk(sequence, tokens[:length], 0, own, None)])
+        chunks.append(Chunk(sequence, tokens[length:], length, own, None))
     loaded.arena.storage.copy_(loaded.plain.storage)
-    return decodes
+    return chunks
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("family", "overrides"), MODELS, ids=str)
-@pytest.mark.parametrize("processors", [2, 132], ids=["whole contexts", "split contexts"])
-def test_a_step_is_that_of_the_plain_decoder(family, overrides, processors, device, tmp_path):
-    folder = tiny_model_folder(family, tmp_path, **overrides)
-    loaded = Loaded(folder, torch.float32, device, processors)
-    assert (splits_of(8, loaded.config.kv_heads, processors) > 1) is (processors > 2)
-    chunks = prefilled(loaded, [0, 1, BLOCK - 1, 63, 64, 150])
-
-    expected, expected_logits = loaded.compute_plainly(chunks)
-    hidden, logits = loaded.compute_by_kernels(chunks, rows=8)
-
-    torch.testing.assert_close(hidden[:6], expected, rtol=0, atol=1e-4)
-    torch.testing.assert_close(logits[:6], expected_logits, rtol=0, atol=1e-4)
-    assert hidden.isfinite().all(), "rows without a sequence"
+def assert_same_keys_and_values(loaded, chunks):
     for chunk in chunks:
         for block in chunk.block_ids:
             ours, theirs = (
@@ -120,12 +120,92 @@ def test_a_step_is_that_of_the_plain_decoder(family, overrides, processors, devi
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("family", "overrides"), MODELS, ids=str)
+@pytest.mark.parametrize("processors", [1, 16], ids=["whole contexts", "split contexts"])
+def test_a_step_is_that_of_the_plain_decoder(family, overrides, processors, device, tmp_path):
+    folder = tiny_model_folder(family, tmp_path, **overrides)
+    loaded = Loaded(folder, torch.float32, device, processors)
+    assert (splits_of(8, loaded.config.kv_heads, processors) > 1) is (processors > 1)
+    chunks = prefilled(loaded, [0, 1, BLOCK - 1, 63, 64, 150])
+
+    expected, expected_logits = loaded.compute_plainly(chunks)
+    hidden, logits = loaded.compute_decodes_by_kernels(chunks)
+
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(logits, expected_logits, rtol=0, atol=1e-4)
+    assert_same_keys_and_values(loaded, chunks)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("family", "overrides"), MODELS, ids=str)
+def test_a_step_of_prompts_and_decodes_is_that_of_the_plain_decoder(family, overrides, device, tmp_path):
+    # One tile is split among programs, several are not.
+    loaded = Loaded(tiny_model_folder(family, tmp_path, **overrides), torch.float32, device, processors=2)
+    # Decodes between prompts; prompts from the start and behind a cached prefix, a tile, more and less.
+    chunks = prefilled(loaded, lengths=[70, 0, 33, 0, 61, 1], counts=[1, 9, 2, 1, 4, 5])
+
+    expected, expected_logits = loaded.compute_plainly(chunks)
+    hidden, logits = loaded.compute_by_kernels(chunks, tile_tokens=4, spare=(3, 2, 1, 7))
+
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(logits, expected_logits, rtol=0, atol=1e-4)
+    assert_same_keys_and_values(loaded, chunks)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("counts", [[7, 9], [1, 1], [2]], ids=str)
+def test_a_step_without_one_kind_of_chunk_is_computed(counts, device, tmp_path):
+    loaded = Loaded(tiny_model_folder("llama", tmp_path), torch.float32, device)
+    chunks = prefilled(loaded, [5] * len(counts), counts)
+    expected, _ = loaded.compute_plainly(chunks)
+    hidden, _ = loaded.compute_by_kernels(chunks, tile_tokens=8)
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-4)
+
+
+@given(
+    chunks=st.lists(st.tuples(st.integers(0, 99), st.integers(1, 70)), min_size=1, max_size=6),
+    tile_tokens=st.sampled_from([1, 2, 8, 32]),
+    spare=st.integers(0, 3),
+)
+def test_every_row_is_in_one_tile_of_its_sequence(chunks, tile_tokens, spare):
+    step = [
+        Chunk(sequence, tuple(range(count)), first, tuple(range(first + count)), None)
+        for sequence, (first, count) in enumerate(chunks)
+    ]
+    shape = step_shape(step, tile_tokens)
+    room = StepShape(shape.rows + spare, shape.singles + spare, shape.tiles + spare, shape.blocks + spare)
+    inputs = StepInputs(room, tile_tokens, torch.device("cpu"))
+    inputs.write([Chunk(0, (7,), 0, (9,), None)])  # nothing of a step before may be left
+    inputs.write(step)
+    tables = inputs.tables
+
+    rows = []
+    for tiles in tables.tiles:
+        parts = tiles.part_rows.tolist()
+        used = []
+        for row, tokens, part in zip(
+            *(x.tolist() for x in (tiles.first_rows, tiles.tokens, tiles.first_parts)), strict=True
+        ):
+            assert 0 <= tokens <= tiles.most_tokens
+            assert (row < 0) is (tokens == 0)
+            own = list(range(row, row + tokens))
+            assert parts[part : part + tokens] == own or not tokens
+            used += own
+            assert len({tables.first_block[row].item() for row in own}) <= 1
+        assert [row for row in parts if row >= 0] == used
+        rows += used
+    assert sorted(rows) == list(range(shape.rows))
+    positions = [first + offset for first, count in chunks for offset in range(count)]
+    assert tables.positions.tolist() == [*positions, *[-1] * spare]
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_nothing_is_written_but_the_keys_and_values_of_the_step(device, tmp_path):
     loaded = Loaded(tiny_model_folder("llama", tmp_path), torch.float32, device)
     chunks = prefilled(loaded, [5, 9])
     before = [loaded.arena.block_bytes(block) for block in range(BLOCKS + 1)]
 
-    loaded.compute_by_kernels(chunks, rows=8)
+    loaded.compute_decodes_by_kernels(chunks)
 
     changed = {block for block in range(BLOCKS + 1) if loaded.arena.block_bytes(block) != before[block]}
     assert changed == {chunk.block_ids[-1] for chunk in chunks}
@@ -135,10 +215,10 @@ def test_nothing_is_written_but_the_keys_and_values_of_the_step(device, tmp_path
 def test_a_step_of_fewer_sequences_leaves_those_of_the_one_before_alone(device, tmp_path):
     loaded = Loaded(tiny_model_folder("llama", tmp_path), torch.float32, device)
     chunks = prefilled(loaded, [5, 9, 3, 6, 2, 7, 10, 1])
-    loaded.compute_by_kernels(chunks, rows=8)
+    loaded.compute_decodes_by_kernels(chunks)
     loaded.arena.storage.zero_()
 
-    loaded.compute_by_kernels(chunks[:2], rows=8)
+    loaded.compute_decodes_by_kernels(chunks[:2])
 
     written = {block for block in range(BLOCKS + 1) if any(loaded.arena.block_bytes(block))}
     assert written == {chunk.block_ids[-1] for chunk in chunks[:2]}
@@ -164,7 +244,7 @@ def test_smaller_dtypes_differ_by_rounding(device, dtype, tmp_path):
     chunks = prefilled(loaded, [3, 40, 130])
     exact.plain.storage.copy_(loaded.plain.storage)
 
-    hidden, _ = loaded.compute_by_kernels(chunks, rows=3)
+    hidden, _ = loaded.compute_decodes_by_kernels(chunks)
     plain, _ = loaded.compute_plainly(chunks)
     expected, _ = exact.compute_plainly(chunks)
 
@@ -187,9 +267,9 @@ def test_the_trace_is_what_each_layer_reads(device, tmp_path):
     )
 
     trace = []
-    loaded.compute_by_kernels(chunks, 2, trace)
+    loaded.compute_decodes_by_kernels(chunks, trace)
 
-    torch.testing.assert_close(torch.stack(trace), torch.stack(theirs), rtol=0, atol=1e-4)
+    torch.testing.assert_close(torch.stack(trace)[:, :2], torch.stack(theirs), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,7 @@ class AttentionBackend(Protocol):
 
     `runner/torch_loading` chooses the backend and constructs it, as in
     `TorchGatherAttention(arena, heads=32, window_tokens=0, max_context_tokens=4096)`. The constructor raises
-    `UnsupportedLayout` for an arena that it cannot use. Steps of one token per sequence have kernels of their
-    own on a GPU, in `gpu`.
+    `UnsupportedLayout` for an arena that it cannot use. A GPU has kernels of its own, in `gpu`.
     Its outputs equal `reference.reference_attention` but for rounding.
     """
 

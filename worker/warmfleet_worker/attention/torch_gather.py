@@ -1,12 +1,11 @@
 """Paged causal attention in plain PyTorch: gathers blocks, then one matrix product per group of sequences.
 
-The backend for CPUs, and on a GPU for steps that no captured graph computes (`gpu`). What it computes is
+The backend for CPUs, and for GPUs where the kernels of `gpu` do not compute. What it computes is
 `reference.reference_attention`. The heads of one KV head are computed together, as rows of one small
 matrix, so that each key and value is read once (GQA, Ainslie et al. 2023, arXiv:2305.13245).
 
-Chunks of one token (decodes) are gathered into padded batches; longer chunks go one by one: whole where
-PyTorch has FlashAttention (Dao 2023, arXiv:2307.08691), else in tiles of queries, so that the scores of a
-long chunk over a long context never exist at once.
+Chunks of one token (decodes) are gathered into padded batches; longer chunks go one by one, in tiles of
+queries, so that the scores of a long chunk over a long context never exist at once.
 """
 
 import math
@@ -23,10 +22,9 @@ from warmfleet_worker.attention.backend import UnsupportedLayout
 from warmfleet_worker.attention.grouping import group_by_length
 from warmfleet_worker.attention.kv_arena import KvArena
 from warmfleet_worker.engine.batch import Chunk
-from warmfleet_worker.kv_cache.layout import KEYS_AND_VALUES, KvLayout, KvShape
+from warmfleet_worker.kv_cache.layout import KEYS_AND_VALUES, KvLayout
 
 QUERY_TILE_TOKENS: Final = 128
-_FLASH_HEAD_MULTIPLE: Final = 8
 MASK_BUDGET_BYTES: Final = 16 * 1024 * 1024
 """Tiles shrink, down to one query, until the mask of a tile fits."""
 
@@ -60,8 +58,6 @@ class TorchGatherAttention:
         self.head_dim = shape.head_dim
         self.block_size = arena.layout.block_size_tokens
         self.window_tokens = window_tokens
-        self.whole_chunks = not window_tokens and has_flash_attention(arena.storage, heads, shape)
-        """Whether a chunk's queries are computed at once."""
         self._arena = arena
         self._rows = _TokenRows(arena)
         self._workspace_tokens = workspace_tokens(self.block_size, max_context_tokens)
@@ -74,7 +70,6 @@ class TorchGatherAttention:
     def plan(self, chunks: Sequence[Chunk]) -> "TorchGatherPlan":
         """Plan one step."""
         slots: list[int] = []
-        whole: list[_WholeChunk] = []
         tiled: list[_TiledChunk] = []
         decodes: list[_Span] = []
         for chunk in chunks:
@@ -82,20 +77,16 @@ class TorchGatherAttention:
             slots += self._rows.slots(chunk)
             if span.tokens == 1:
                 decodes.append(span)
-            elif self.whole_chunks:
-                pages = self._rows.read_index([span.block_ids])
-                whole.append(_WholeChunk(span.row, span.tokens, span.gathered_tokens, pages))
             else:
                 tiled.append(self._tile(span))
         groups = group_by_length(
             [len(span.block_ids) * self.block_size for span in decodes], self._workspace_tokens
         )
-        alone = len(groups) == 1 and not whole and not tiled
+        alone = len(groups) == 1 and not tiled
         return TorchGatherPlan(
             backend=self,
             slots=self._rows.write_index(slots),
             decodes=tuple(self._group([decodes[index] for index in group], alone=alone) for group in groups),
-            whole=tuple(whole),
             tiled=tuple(tiled),
         )
 
@@ -204,22 +195,17 @@ class TorchGatherPlan:
     backend: TorchGatherAttention
     slots: Tensor
     decodes: tuple["_DecodeGroup", ...]
-    whole: tuple["_WholeChunk", ...]
     tiled: tuple["_TiledChunk", ...]
 
     def __call__(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
         """Write, then attend; see `StepAttention`."""
         self.backend.write(layer, key_value, self.slots)
-        if not self.whole and not self.tiled and len(self.decodes) == 1:
+        if not self.tiled and len(self.decodes) == 1:
             return self._decode(layer, query, self.decodes[0])
         out = torch.empty_like(query)
         for group in self.decodes:
             assert group.rows is not None
             out.index_copy_(0, group.rows, self._decode(layer, query.index_select(0, group.rows), group))
-        for whole in self.whole:
-            rows = slice(whole.first_row, whole.first_row + whole.tokens)
-            keys, values = self.backend.gather(layer, whole.pages, 1)
-            out[rows] = attend_whole(query[rows], keys, values, whole.context_tokens)
         for chunk in self.tiled:
             self._prefill(layer, query, chunk, out)
         return out
@@ -253,23 +239,6 @@ class TorchGatherPlan:
             out[tile] = attended.view(by_kv_head.shape).transpose(0, 1).flatten(1, 2)
 
 
-def attend_whole(query: Tensor, keys: Tensor, values: Tensor, context_tokens: int) -> Tensor:
-    """Causal attention of the last tokens of a context, [tokens, heads, head_dim], over all of it.
-
-    The operation behind PyTorch's `causal_lower_right`: that aligns the newest token with the newest key. Its
-    module is not imported, for it brings PyTorch's compiler, seconds and 100 MB.
-    """
-    attended: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(  # noqa: SLF001 - its only name
-        query.transpose(0, 1).unsqueeze(0),
-        keys[:, :, :context_tokens],
-        values[:, :, :context_tokens],
-        0.0,
-        is_causal=True,
-        return_debug_mask=False,
-    )[0]
-    return attended[0].transpose(0, 1)
-
-
 def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
     """softmax(Q K^T / sqrt(head_dim) + mask) V over [batch, kv_heads, rows or tokens, head_dim]."""
     if _is_fused_kernel_worse(query):
@@ -283,18 +252,6 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> 
         # CUDA context with a misaligned address, and PyTorch copies only where strides are odd.
         mask = mask.contiguous()
     return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
-
-
-def has_flash_attention(storage: Tensor, heads: int, shape: KvShape) -> bool:
-    """Whether this PyTorch has FlashAttention for such heads on that device.
-
-    Not asked of AMD's, whose kernel may align another way, and for heads that would have to be padded.
-    """
-    if storage.device.type != "cuda" or torch.version.hip or shape.head_dim % _FLASH_HEAD_MULTIPLE:
-        return False
-    query, keys = (storage.new_empty((1, count, 2, shape.head_dim)) for count in (heads, shape.kv_heads))
-    parameters = torch.backends.cuda.SDPAParams(query, keys, keys, None, 0.0, False, True)
-    return torch.backends.cuda.can_use_flash_attention(parameters)
 
 
 def _is_fused_kernel_worse(query: Tensor) -> bool:
@@ -362,14 +319,6 @@ class _TiledChunk:
     pages: Tensor
     mask: Tensor
     """[tile tokens x heads per KV head, context], of the last tile; others use its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class _WholeChunk:
-    first_row: int
-    tokens: int
-    context_tokens: int
-    pages: Tensor
 
 
 class _TokenRows:

@@ -1,7 +1,7 @@
-"""Decodes on a GPU: a step of one token per sequence as one captured graph of kernels.
+"""Steps on a GPU, by kernels in Triton: `steps.GpuSteps` is what `runner` uses.
 
-`graphs` has the captured graphs, one per size of batch, and `graph_rows` chooses among them: both are what
-`runner` uses. `inputs` is what changes from step to step, `decoder` the layers of a step; `launches` starts
-the `kernels`, which are in Triton. A prefill, and a step of more sequences than a graph has, are PyTorch's
-alone (`attention.torch_gather`). Imports `model`, `attention`, `engine.batch` and `kv_cache`.
+`step_shape` has how large a step is and which captured graph has room for it; `graphs` has those graphs.
+`inputs` is what changes from step to step, `decoder` the layers; `launches` starts the `kernels`. Where they
+do not compute, PyTorch does alone (`attention.torch_gather`). Imports `model`, `attention`, `engine.batch`
+and `kv_cache`.
 """

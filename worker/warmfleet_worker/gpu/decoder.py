@@ -1,4 +1,4 @@
-"""The layers of a decoder for steps of one token per sequence: products, and kernels for what is between.
+"""The layers of a decoder on a GPU: products, and kernels for what is between.
 
 It computes what `model.transformer.Decoder` does with `attention.torch_gather`, and rounds less often. A
 family that changes one changes both; tests compare them.
@@ -8,22 +8,22 @@ import torch.nn.functional as F  # noqa: N812 - the name every torch reader expe
 from torch import Tensor
 
 from warmfleet_worker.attention.kv_arena import KvArena
+from warmfleet_worker.gpu.inputs import StepInputs
 from warmfleet_worker.gpu.launches import (
-    DecodeTables,
     HeadNorms,
+    StepTables,
     add_and_normalise,
     attend,
     gated,
     rotate_and_store,
-    splits_of,
 )
 from warmfleet_worker.model.transformer import Decoder, DecoderLayer
 
 
-class DecodeLayers:
-    """A decoder over a KV arena, for steps of one token per sequence; what it does fits into a graph.
+class KernelLayers:
+    """A decoder over a KV arena; what it does fits into a graph.
 
-    hidden, logits = DecodeLayers(decoder, arena, processors=132)(token_ids, tables)
+    hidden, normed = KernelLayers(decoder, arena)(step_inputs(chunks, 32, device))
     """
 
     def __init__(self, decoder: Decoder, arena: KvArena, *, processors: int) -> None:
@@ -33,40 +33,36 @@ class DecodeLayers:
         self._processors = processors
         self._norms = [_head_norms(layer) for layer in decoder.layers]
 
-    def __call__(
-        self, token_ids: Tensor, tables: DecodeTables, trace: list[Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Store each token's keys and values, and compute what follows it.
+    def __call__(self, inputs: StepInputs, trace: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """Store the keys and values of each token, and compute what follows it.
 
-        `token_ids` is [sequences] of int32. Returns the residual stream after the last layer and before the
-        final norm, [sequences, hidden], and the scores, [sequences, vocabulary]. `trace` gets what each layer
-        reads.
+        Returns the residual stream after the last layer and its final norm, [rows, hidden] each. `trace` gets
+        what each layer reads.
         """
-        decoder, config = self._decoder, self._decoder.config
-        splits = splits_of(len(token_ids), config.kv_heads, self._processors)
-        residual = F.embedding(token_ids, decoder.embedding)
+        decoder, config, tables = self._decoder, self._decoder.config, inputs.tables
+        residual = F.embedding(inputs.token_ids, decoder.embedding)
         added: Tensor | None = None
         for index, layer in enumerate(decoder.layers):
             normed = add_and_normalise(residual, added, layer.input_norm.weight, layer.input_norm.epsilon)
             if trace is not None:
                 trace.append(residual.clone())
             query = self._query(index, layer, normed, tables)
-            attended = attend(
+            attend(
                 query,
                 self._arena.storage,
                 self._arena.layout,
                 index,
                 tables,
                 window_tokens=config.window_tokens,
-                splits=splits,
+                processors=self._processors,
             )
-            added = layer.output(attended.flatten(1))
+            added = layer.output(query.flatten(1))
             normed = add_and_normalise(residual, added, layer.mlp_norm.weight, layer.mlp_norm.epsilon)
             added = layer.down(gated(layer.gate_up(normed)))
         normed = add_and_normalise(residual, added, decoder.final_norm.weight, decoder.final_norm.epsilon)
-        return residual, decoder.head(normed)
+        return residual, normed
 
-    def _query(self, index: int, layer: DecoderLayer, normed: Tensor, tables: DecodeTables) -> Tensor:
+    def _query(self, index: int, layer: DecoderLayer, normed: Tensor, tables: StepTables) -> Tensor:
         config, rotary = self._decoder.config, self._decoder.rotary
         projected = layer.qkv(normed).view(-1, config.heads + 2 * config.kv_heads, config.head_dim)
         query = projected.new_empty((projected.shape[0], config.heads, config.head_dim))

@@ -1,13 +1,15 @@
-"""Kernels in Triton for a step that computes one token of each sequence; `launches` starts them.
+"""Kernels in Triton for the steps of a decoder; `launches` starts them.
 
-A sequence's position is -1 where a graph has more rows than the step has sequences: nothing is read or
-written for it. Sums are in float32; what is stored is rounded once. Block tables are flat: sequence i's
-blocks begin at `first_block[i]` of `block_ids`. Strides are in elements.
+A step's rows are the tokens that it computes. A row's position is -1 where a graph has more rows than the
+step has tokens: nothing is read or written for it. Sums are in float32; what is stored is rounded once. Block
+tables are flat: the one of a row's sequence begins at `first_block[row]` of `block_ids`. Strides are in
+elements.
 
-Attention over a context is split among programs, and their parts are merged (FlashDecoding, Dao et al. 2023),
-with the softmax in one pass (Milakov and Gimelshein 2018, arXiv:1805.02867). The query heads that share a KV
-head are rows of one product, so that keys and values are read once (GQA, Ainslie et al. 2023,
-arXiv:2305.13245).
+A program of attention computes a tile of consecutive tokens of one sequence, with the softmax in one pass
+(Milakov and Gimelshein 2018, arXiv:1805.02867; in tiles: FlashAttention, arXiv:2205.14135). Where there are
+few tiles, several programs share a context, and their parts are merged (FlashDecoding, Dao et al. 2023). The
+query heads that share a KV head are rows of one product, so that keys and values are read once (GQA, Ainslie
+et al. 2023, arXiv:2305.13245).
 """
 
 import triton
@@ -17,7 +19,21 @@ LOWEST_SCORE = tl.constexpr(-1e38)
 """Finite: the difference of two infinities is no number."""
 
 
-@triton.jit
+# Parts of one tensor that begin anywhere, and numbers that change from step to step: for each of their
+# alignments and kinds Triton would compile a kernel anew, in the middle of a step.
+_CHANGING = (
+    "positions",
+    "first_block",
+    "block_ids",
+    "tile_rows",
+    "tile_tokens",
+    "tile_parts",
+    "part_rows",
+    "splits",
+)
+
+
+@triton.jit(do_not_specialize=_CHANGING, do_not_specialize_on_alignment=_CHANGING)
 def rotate_and_store_kernel(
     projected,
     query,
@@ -42,13 +58,13 @@ def rotate_and_store_kernel(
     block_size: tl.constexpr,
     has_norms: tl.constexpr,
 ) -> None:
-    sequence, head = tl.program_id(0), tl.program_id(1)
-    given = tl.load(positions + sequence)
+    computed, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    given = tl.load(positions + computed)
     position = tl.maximum(given, 0)
     element = query.dtype.element_ty
     index = tl.arange(0, half_tile)
     inside = index < half
-    begin = projected + (sequence * (heads + 2 * kv_heads) + head) * head_dim
+    begin = projected + (computed * (heads + 2 * kv_heads) + head) * head_dim
     low = tl.load(begin + index, mask=inside, other=0.0).to(tl.float32)
     high = tl.load(begin + half + index, mask=inside, other=0.0).to(tl.float32)
     if head < heads + kv_heads:
@@ -72,11 +88,11 @@ def rotate_and_store_kernel(
         high = high * high_cosine + low * high_sine
         low = rotated_low
     if head < heads:
-        target = query + (sequence * heads + head) * head_dim
+        target = query + (computed * heads + head) * head_dim
         tl.store(target + index, low.to(element), mask=inside)
         tl.store(target + half + index, high.to(element), mask=inside)
     elif given >= 0:
-        block = tl.load(block_ids + tl.load(first_block + sequence) + position // block_size).to(tl.int64)
+        block = tl.load(block_ids + tl.load(first_block + computed) + position // block_size).to(tl.int64)
         plane = (head - heads) // kv_heads
         kv_head = (head - heads) % kv_heads
         target = (
@@ -91,16 +107,20 @@ def rotate_and_store_kernel(
         tl.store(target + half + index, high.to(element), mask=inside)
 
 
-@triton.jit
-def attend_to_part_kernel(
+@triton.jit(do_not_specialize=_CHANGING, do_not_specialize_on_alignment=_CHANGING)
+def attend_kernel(
     query,
     storage,
     parts,
     highest,
     sums,
+    tile_rows,
+    tile_tokens,
+    tile_parts,
     positions,
     first_block,
     block_ids,
+    splits,
     scale,
     layer_begin,
     block_stride,
@@ -109,78 +129,96 @@ def attend_to_part_kernel(
     kv_heads: tl.constexpr,
     group: tl.constexpr,
     group_tile: tl.constexpr,
+    query_tile: tl.constexpr,
     head_dim: tl.constexpr,
     head_tile: tl.constexpr,
     block_size: tl.constexpr,
     window: tl.constexpr,
     tile: tl.constexpr,
-    splits: tl.constexpr,
+    is_split: tl.constexpr,
 ) -> None:
-    sequence, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    length = tl.load(positions + sequence) + 1
-    first = 0
-    if window > 0:
-        first = tl.maximum(length - window, 0)
-    # Whole tiles, so that none is without a visible token.
+    query_group, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    first_row, count = tl.maximum(tl.load(tile_rows + query_group), 0), tl.load(tile_tokens + query_group)
+    position = tl.load(positions + first_row)
+    length = tl.where(count > 0, position + count, 0)
+    first = tl.maximum(position + 1 - window, 0) if window > 0 else 0
+    # Whole tiles, so that none is without a token that is visible to some query.
     begin = first // tile * tile
     share = tl.cdiv(tl.cdiv(length - begin, tile), splits) * tile
     low = begin + split * share
     high = tl.minimum(length, low + share)
-    rows, dims = tl.arange(0, group_tile), tl.arange(0, head_tile)
-    query_head = (sequence * kv_heads + kv_head) * group + rows
-    is_row, is_dim = rows < group, dims < head_dim
+    rows, dims = tl.arange(0, query_tile * group_tile), tl.arange(0, head_tile)
+    token, member = rows // group_tile, rows % group_tile
+    is_row, is_dim = (token < count) & (member < group), dims < head_dim
     is_query = is_row[:, None] & is_dim[None, :]
-    queries = tl.load(query + query_head[:, None] * head_dim + dims[None, :], mask=is_query, other=0.0)
-    best = tl.full([group_tile], LOWEST_SCORE, tl.float32)
-    total = tl.zeros([group_tile], tl.float32)
-    out = tl.zeros([group_tile, head_tile], tl.float32)
-    table = block_ids + tl.load(first_block + sequence)
+    query_head = ((first_row.to(tl.int64) + token) * kv_heads + kv_head) * group + member
+    own = query + query_head[:, None] * head_dim + dims[None, :]
+    queries = tl.load(own, mask=is_query, other=0.0)
+    best = tl.full([query_tile * group_tile], LOWEST_SCORE, tl.float32)
+    total = tl.zeros([query_tile * group_tile], tl.float32)
+    sum_of_values = tl.zeros([query_tile * group_tile, head_tile], tl.float32)
+    table = block_ids + tl.load(first_block + first_row)
     plane = storage + layer_begin + kv_head * head_stride
+    newest = position + token
     for start in range(low, high, tile):
         tokens = start + tl.arange(0, tile)
-        visible = (tokens < length) & (tokens >= first)
-        blocks = tl.load(table + tokens // block_size, mask=visible, other=0).to(tl.int64)
+        is_stored = (tokens < length) & (tokens >= first)
+        blocks = tl.load(table + tokens // block_size, mask=is_stored, other=0).to(tl.int64)
         token_rows = blocks * block_stride + (tokens % block_size) * head_dim
         # What is not visible may be of no sequence yet, and 0 x NaN would be NaN.
-        is_read = visible[:, None] & is_dim[None, :]
+        is_read = is_stored[:, None] & is_dim[None, :]
         keys = tl.load(plane + token_rows[:, None] + dims[None, :], mask=is_read, other=0.0)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
-        scores = tl.where(visible[None, :], scores, float("-inf"))
+        visible = tokens[None, :] <= newest[:, None]
+        if window > 0:
+            visible = visible & (tokens[None, :] > newest[:, None] - window)
+        scores = tl.where(visible, scores, float("-inf"))
         new_best = tl.maximum(best, tl.max(scores, 1))
-        shrink = tl.exp(best - new_best)
-        weights = tl.exp(scores - new_best[:, None])
+        shrink = tl.exp2(best - new_best)
+        weights = tl.exp2(scores - new_best[:, None])
         values = tl.load(plane + value_stride + token_rows[:, None] + dims[None, :], mask=is_read, other=0.0)
         total = total * shrink + tl.sum(weights, 1)
-        out = out * shrink[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
+        sum_of_values *= shrink[:, None]
+        sum_of_values += tl.dot(weights.to(values.dtype), values, input_precision="ieee")
         best = new_best
-    part = query_head * splits + split
-    tl.store(parts + part[:, None] * head_dim + dims[None, :], out, mask=is_query)
-    tl.store(highest + part, best, mask=is_row)
-    tl.store(sums + part, total, mask=is_row)
+    if not is_split:
+        attended = sum_of_values / tl.where(total == 0.0, 1.0, total)[:, None]
+        tl.store(own, attended.to(query.dtype.element_ty), mask=is_query)
+    else:
+        kept = tl.load(tile_parts + query_group) + token
+        part = ((kept * kv_heads + kv_head) * group + member) * splits + split
+        tl.store(parts + part[:, None] * head_dim + dims[None, :], sum_of_values, mask=is_query)
+        tl.store(highest + part, best, mask=is_row)
+        tl.store(sums + part, total, mask=is_row)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_CHANGING, do_not_specialize_on_alignment=_CHANGING)
 def merge_parts_kernel(
     parts,
     highest,
     sums,
     out,
+    part_rows,
+    splits,
     heads: tl.constexpr,
     head_dim: tl.constexpr,
     head_tile: tl.constexpr,
-    splits: tl.constexpr,
+    most_splits: tl.constexpr,
 ) -> None:
-    head = tl.program_id(0) * heads + tl.program_id(1)
-    index, dims = tl.arange(0, splits), tl.arange(0, head_tile)
-    is_dim = dims < head_dim
-    part = head * splits + index
-    best = tl.load(highest + part)
-    # A part without tokens has the lowest and a sum of 0; so have all where there is no sequence.
-    weights = tl.exp(best - tl.max(best, 0))
-    total = tl.sum(weights * tl.load(sums + part), 0)
-    values = tl.load(parts + part[:, None] * head_dim + dims[None, :], mask=is_dim[None, :], other=0.0)
-    merged = tl.sum(values * weights[:, None], 0) / tl.where(total == 0.0, 1.0, total)
-    tl.store(out + head * head_dim + dims, merged.to(out.dtype.element_ty), mask=is_dim)
+    row, head = tl.load(part_rows + tl.program_id(0)).to(tl.int64), tl.program_id(1)
+    if row >= 0:
+        index, dims = tl.arange(0, most_splits), tl.arange(0, head_tile)
+        is_part, is_dim = index < splits, dims < head_dim
+        part = (tl.program_id(0) * heads + head) * splits + index
+        best = tl.load(highest + part, mask=is_part, other=LOWEST_SCORE)
+        # A part without tokens has the lowest and a sum of 0; so have all where there is no token.
+        weights = tl.exp2(best - tl.max(best, 0))
+        total = tl.sum(weights * tl.load(sums + part, mask=is_part, other=0.0), 0)
+        is_read = is_part[:, None] & is_dim[None, :]
+        values = tl.load(parts + part[:, None] * head_dim + dims[None, :], mask=is_read, other=0.0)
+        merged = tl.sum(values * weights[:, None], 0) / tl.where(total == 0.0, 1.0, total)
+        target = out + (row * heads + head) * head_dim + dims
+        tl.store(target, merged.to(out.dtype.element_ty), mask=is_dim)
 
 
 @triton.jit
@@ -194,7 +232,7 @@ def add_and_normalise_kernel(
     hidden_tile: tl.constexpr,
     adds: tl.constexpr,
 ) -> None:
-    row, index = tl.program_id(0), tl.arange(0, hidden_tile)
+    row, index = tl.program_id(0).to(tl.int64), tl.arange(0, hidden_tile)
     inside = index < hidden
     stored = tl.load(residual + row * hidden + index, mask=inside, other=0.0)
     if adds:
@@ -209,7 +247,7 @@ def add_and_normalise_kernel(
 
 @triton.jit
 def gated_kernel(gate_up, out, intermediate: tl.constexpr, tile: tl.constexpr) -> None:
-    row, index = tl.program_id(0), tl.program_id(1) * tile + tl.arange(0, tile)
+    row, index = tl.program_id(0).to(tl.int64), tl.program_id(1) * tile + tl.arange(0, tile)
     inside = index < intermediate
     gate = tl.load(gate_up + row * 2 * intermediate + index, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(gate_up + (row * 2 + 1) * intermediate + index, mask=inside, other=0.0).to(tl.float32)

@@ -1,5 +1,6 @@
 """Starts the kernels on tensors."""
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,31 +10,73 @@ from torch import Tensor
 
 from warmfleet_worker.gpu.kernels import (
     add_and_normalise_kernel,
-    attend_to_part_kernel,
+    attend_kernel,
     gated_kernel,
     merge_parts_kernel,
     rotate_and_store_kernel,
 )
-from warmfleet_worker.kv_cache.layout import KvLayout
+from warmfleet_worker.kv_cache.layout import KvLayout, KvShape
 
-CONTEXT_TILE_TOKENS: Final = 64
-"""Read at once by a program."""
 MAX_SPLITS: Final = 32
-_PROGRAMS_PER_PROCESSOR: Final = 4
+PROGRAMS_PER_PROCESSOR: Final = 4
+"""Contexts are split until there are so many."""
 _LEAST_PRODUCT_ROWS: Final = 16
 """Of a product of Triton."""
 _ACTIVATION_TILE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeTables:
-    """Where each sequence of a step stands. All int32."""
+class ProgramSize:
+    """Of a program of attention."""
+
+    query_rows: int
+    """It has a row for every token and every query head of a KV head."""
+    context_tokens: int
+    """Read at once."""
+
+
+def program_size(head_tile: int, element_bytes: int, *, one_token: bool) -> ProgramSize:
+    """What fits into the shared memory of every GPU since 2020: 99 KiB of the smaller ones."""
+    head_bytes = head_tile * element_bytes
+    if one_token:
+        return ProgramSize(_LEAST_PRODUCT_ROWS, 64 if head_bytes <= 256 else 32)
+    if head_bytes <= 256:
+        return ProgramSize(128, 64)
+    return ProgramSize(32, 32 if head_bytes <= 512 else 16)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTiles:
+    """Consecutive tokens of one sequence each, whose queries a program of attention computes.
+
+    All tensors are int32.
+    """
+
+    most_tokens: int
+    """Of any tile; a power of two."""
+    usual_tiles: int
+    """For so many contexts are split: there may be room for more."""
+    first_rows: Tensor
+    """[tiles]; -1: none."""
+    tokens: Tensor
+    """[tiles]; 0: none."""
+    first_parts: Tensor
+    """[tiles]: where results of its first token are kept while they are in parts."""
+    part_rows: Tensor
+    """[tokens of all tiles]: row of the token whose parts are kept there; -1: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTables:
+    """Where the rows of a step stand. All tensors are int32."""
 
     positions: Tensor
-    """[sequences] of the computed token; -1: no sequence."""
+    """[rows] of the computed tokens; -1: none."""
     first_block: Tensor
-    """[sequences], into `block_ids`."""
+    """[rows], into `block_ids`."""
     block_ids: Tensor
+    tiles: tuple[QueryTiles, ...]
+    """Together every row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +97,13 @@ def rotate_and_store(
     storage: Tensor,
     layout: KvLayout,
     layer: int,
-    tables: DecodeTables,
+    tables: StepTables,
 ) -> None:
     """Normalise and rotate query and key heads; store keys and values in the arena, queries in `query`.
 
     Args:
-        projected: [sequences, heads + 2 x kv_heads, head_dim].
-        query: [sequences, heads, head_dim], written.
+        projected: [rows, heads + 2 x kv_heads, head_dim].
+        query: [rows, heads, head_dim], written.
         norms: of models that have them.
         cosine: [positions, 1, head_dim], as `signed_sine`, whose first half is negated.
         signed_sine: see `cosine`.
@@ -69,9 +112,9 @@ def rotate_and_store(
         layer: whose keys and values these are.
         tables: of the step.
     """
-    sequences, all_heads, head_dim = projected.shape
+    rows, all_heads, head_dim = projected.shape
     half = head_dim // 2
-    rotate_and_store_kernel[(sequences, all_heads)](
+    rotate_and_store_kernel[(rows, all_heads)](
         projected,
         query,
         norms.query if norms else projected,
@@ -91,6 +134,7 @@ def rotate_and_store(
         half_tile=triton.next_power_of_2(half),
         block_size=layout.block_size_tokens,
         has_norms=norms is not None,
+        num_warps=1,
     )
 
 
@@ -99,61 +143,107 @@ def attend(
     storage: Tensor,
     layout: KvLayout,
     layer: int,
-    tables: DecodeTables,
+    tables: StepTables,
+    *,
     window_tokens: int,
-    splits: int,
-) -> Tensor:
-    """Attention of each sequence's token over its context, itself included: [sequences, heads, head_dim].
+    processors: int,
+) -> None:
+    """Attention of each row's token over its context, itself included, in place of its query.
 
     Args:
-        query: [sequences, heads, head_dim], rotated.
-        storage: the arena's, flat; the token's own key and value are there.
+        query: [rows, heads, head_dim], rotated; written. A row without a token keeps its query.
+        storage: the arena's, flat; the rows' own keys and values are there.
         layout: the arena's.
         layer: whose keys and values are read.
         tables: of the step.
         window_tokens: a token sees this many tokens, itself included; 0: all before it.
-        splits: programs that share a context.
+        processors: of the GPU.
     """
-    sequences, heads, head_dim = query.shape
-    kv_heads = layout.shape.kv_heads
+    for tiles in tables.tiles:
+        _attend_tiles(query, storage, layout, layer, tables, tiles, window_tokens, processors)
+
+
+def _attend_tiles(
+    query: Tensor,
+    storage: Tensor,
+    layout: KvLayout,
+    layer: int,
+    tables: StepTables,
+    tiles: QueryTiles,
+    window_tokens: int,
+    processors: int,
+) -> None:
+    _, heads, head_dim = query.shape
+    kv_heads, count = layout.shape.kv_heads, len(tiles.first_rows)
     group = heads // kv_heads
-    head_tile = max(_LEAST_PRODUCT_ROWS, triton.next_power_of_2(head_dim))
-    parts = query.new_empty((sequences, heads, splits, head_dim), dtype=torch.float32)
-    highest, sums = query.new_empty((2, sequences, heads, splits), dtype=torch.float32)
-    attend_to_part_kernel[(sequences, kv_heads, splits)](
+    group_tile = max(triton.next_power_of_2(group), _LEAST_PRODUCT_ROWS // tiles.most_tokens)
+    head_tile = head_tile_of(head_dim)
+    size = program_size(head_tile, query.element_size(), one_token=tiles.most_tokens == 1)
+    splits = splits_of(tiles.usual_tiles, kv_heads, processors)
+    parts = highest = sums = query  # of one part there is nothing to merge
+    if splits > 1:
+        shape = (len(tiles.part_rows), heads, splits)
+        parts = query.new_empty((*shape, head_dim), dtype=torch.float32)
+        highest, sums = (query.new_empty(shape, dtype=torch.float32) for _ in range(2))
+    attend_kernel[(count, kv_heads, splits)](
         query,
         storage,
         parts,
         highest,
         sums,
+        tiles.first_rows,
+        tiles.tokens,
+        tiles.first_parts,
         tables.positions,
         tables.first_block,
         tables.block_ids,
-        head_dim**-0.5,
+        splits,
+        head_dim**-0.5 * math.log2(math.e),
         *_strides(layout, layer),
         kv_heads=kv_heads,
         group=group,
-        group_tile=max(_LEAST_PRODUCT_ROWS, triton.next_power_of_2(group)),
+        group_tile=group_tile,
+        query_tile=tiles.most_tokens,
         head_dim=head_dim,
         head_tile=head_tile,
         block_size=layout.block_size_tokens,
         window=window_tokens,
-        tile=CONTEXT_TILE_TOKENS,
-        splits=splits,
+        tile=size.context_tokens,
+        is_split=splits > 1,
     )
-    out = torch.empty_like(query)
-    merge_parts_kernel[(sequences, heads)](
-        parts, highest, sums, out, heads=heads, head_dim=head_dim, head_tile=head_tile, splits=splits
-    )
-    return out
+    if splits > 1:
+        merge_parts_kernel[(len(tiles.part_rows), heads)](
+            parts,
+            highest,
+            sums,
+            query,
+            tiles.part_rows,
+            splits,
+            heads=heads,
+            head_dim=head_dim,
+            head_tile=head_tile,
+            most_splits=MAX_SPLITS,
+        )
 
 
-def splits_of(sequences: int, kv_heads: int, processors: int) -> int:
+def query_tile_tokens(heads: int, shape: KvShape) -> int:
+    """Most tokens of a tile in a step whose sequences have several; a power of two."""
+    group_tile: int = triton.next_power_of_2(heads // shape.kv_heads)
+    size = program_size(head_tile_of(shape.head_dim), shape.element_bytes, one_token=False)
+    return max(1, size.query_rows // group_tile)
+
+
+def head_tile_of(head_dim: int) -> int:
+    """Columns of a product for a head."""
+    return max(_LEAST_PRODUCT_ROWS, int(triton.next_power_of_2(head_dim)))
+
+
+def splits_of(tiles: int, kv_heads: int, processors: int) -> int:
     """Programs that share a context, a power of two: as many as keep a GPU's processors busy.
 
     Whether contexts are long is not asked: the number is fixed when a graph is captured.
     """
-    wanted = _PROGRAMS_PER_PROCESSOR * processors // (sequences * kv_heads)
+    wanted = PROGRAMS_PER_PROCESSOR * processors // (tiles * kv_heads)
     return max(1, min(MAX_SPLITS, 1 << max(wanted, 1).bit_length() - 1))
 
 

@@ -30,3 +30,13 @@ class Computed(Generic[Rows]):
     """One for each token that was asked for; None where the logits are not finite."""
     seconds: float
     """That the step took."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRows(Generic[Rows]):
+    """What the layers made of a step's tokens; valid until the next step begins."""
+
+    hidden: Rows
+    """As `Computed.hidden`, of all rows."""
+    logits: Rows | None = None
+    """Of all rows, where they were computed along with them."""

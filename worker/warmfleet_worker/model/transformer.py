@@ -76,7 +76,7 @@ def layer_output(
 ) -> Tensor:
     """Residual stream after one layer, [tokens, hidden], from that before it.
 
-    `gpu.decoder` has the same layer for one token per sequence, by kernels.
+    `gpu.decoder` has the same layer by kernels.
 
     `attend` is that layer's part of a `StepAttention`.
     """

@@ -1,7 +1,5 @@
 """Loads a model that PyTorch computes: on a GPU, or on a CPU without the native step."""
 
-from typing import TYPE_CHECKING
-
 import structlog
 import torch
 
@@ -17,10 +15,8 @@ from warmfleet_worker.runner.memory_budget import (
 )
 from warmfleet_worker.runner.runner_settings import LoadPlan
 from warmfleet_worker.runner.torch_model import DTYPES, TorchModel
+from warmfleet_worker.runner.torch_steps import PlainSteps, TorchSteps
 from warmfleet_worker.settings import Dtype
-
-if TYPE_CHECKING:
-    from warmfleet_worker.gpu.graphs import DecodeGraphs
 
 _log = structlog.get_logger(__name__)
 
@@ -82,25 +78,29 @@ def _decoder(plan: LoadPlan, device: torch.device) -> Decoder:
 
 
 def _torch_model(plan: LoadPlan, decoder: Decoder, blocks: int) -> TorchModel:
-    config, embedding = plan.config, decoder.embedding
+    embedding = decoder.embedding
     arena = KvArena(plan.layout, blocks, embedding.dtype, embedding.device, poison=plan.settings.poison)
+    steps = _gpu_steps(plan, decoder, arena) if embedding.device.type == "cuda" else None
+    return TorchModel(decoder, arena, steps or _plain_steps(plan, decoder, arena))
+
+
+def _plain_steps(plan: LoadPlan, decoder: Decoder, arena: KvArena) -> TorchSteps:
     attention = TorchGatherAttention(
         arena,
-        heads=config.heads,
-        window_tokens=config.window_tokens,
+        heads=plan.config.heads,
+        window_tokens=plan.config.window_tokens,
         max_context_tokens=plan.max_length_tokens,
     )
-    graphs = _decode_graphs(plan, decoder, arena) if embedding.device.type == "cuda" else None
-    return TorchModel(decoder, arena, attention, graphs)
+    return PlainSteps(decoder, attention)
 
 
-def _decode_graphs(plan: LoadPlan, decoder: Decoder, arena: KvArena) -> "DecodeGraphs | None":
+def _gpu_steps(plan: LoadPlan, decoder: Decoder, arena: KvArena) -> TorchSteps | None:
     if plan.dtype == "Float64":
         return None
     try:
-        from warmfleet_worker.gpu.graphs import DecodeGraphs  # noqa: PLC0415 - only a GPU's PyTorch has Triton
+        from warmfleet_worker.gpu.steps import GpuSteps  # noqa: PLC0415 - only a GPU's PyTorch has Triton
 
-        return DecodeGraphs(decoder, arena, max_context_tokens=plan.max_length_tokens)
+        return GpuSteps(decoder, arena, max_context_tokens=plan.max_length_tokens)
     except torch.OutOfMemoryError:
         raise NotEnoughMemory(
             "weights and KV cache leave too little of the GPU's memory for the graphs of decodes: "
@@ -108,5 +108,5 @@ def _decode_graphs(plan: LoadPlan, decoder: Decoder, arena: KvArena) -> "DecodeG
         ) from None
     except Exception as error:  # noqa: BLE001 - such as no C compiler, which Triton needs: PyTorch computes too
         torch.cuda.synchronize()  # raises where the device is lost, which no PyTorch computes on
-        _log.warning("decodes are computed kernel by kernel, which is far slower", reason=str(error))
+        _log.warning("steps are computed by PyTorch alone, which is far slower", reason=str(error))
         return None

@@ -3,24 +3,20 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from warmfleet_worker.attention.backend import AttentionBackend
 from warmfleet_worker.attention.kv_arena import KvArena
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, finite_chunks
-from warmfleet_worker.gpu.graph_rows import graph_rows
 from warmfleet_worker.model.computed import Computed
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.transformer import Decoder
 from warmfleet_worker.runner.sampler import choose
+from warmfleet_worker.runner.torch_steps import TorchSteps
 from warmfleet_worker.settings import Dtype
-
-if TYPE_CHECKING:  # it imports Triton, which PyTorch for CPUs does not bring
-    from warmfleet_worker.gpu.graphs import DecodeGraphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +52,7 @@ DTYPES: Final[dict[Dtype, torch.dtype]] = {
 
 
 class TorchModel:
-    """A decoder, its KV arena and an attention backend; on a GPU also graphs for steps of decodes alone.
+    """A decoder, its KV arena, and how steps of it are computed.
 
     Not exact: a matrix product of PyTorch changes in its last bits with the number of rows.
     """
@@ -64,17 +60,10 @@ class TorchModel:
     exact: Final = False
     revision: Final = ""
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        arena: KvArena,
-        attention: AttentionBackend,
-        graphs: "DecodeGraphs | None" = None,
-    ) -> None:
+    def __init__(self, decoder: Decoder, arena: KvArena, steps: TorchSteps) -> None:
         self.arena = arena
         self._decoder = decoder
-        self._attention = attention
-        self._graphs = graphs
+        self._steps = steps
         self._device = arena.storage.device
 
     @property
@@ -83,8 +72,8 @@ class TorchModel:
 
     @property
     def kernels(self) -> str:
-        """As `StepModel.kernels`: "triton" where decodes are captured graphs."""
-        return "torch" if self._graphs is None else "triton"
+        """As `StepModel.kernels`."""
+        return self._steps.kernels
 
     @property
     def dtype_name(self) -> Dtype:
@@ -102,24 +91,17 @@ class TorchModel:
     ) -> "TorchStep":
         """As `StepModel.begin`: a device computes while the interpreter goes on, a CPU at once."""
         started = time.perf_counter()
-        if self._graphs is not None and (graph := graph_rows(chunks)):
-            hidden, scores = self._graphs.run(chunks, graph)
-            rows = self._wanted(hidden, wanted)
-            logits = self._wanted(scores, wanted) if requests else None
-        else:
-            hidden = self._hidden_states(chunks)
-            rows = self._wanted(hidden, wanted)
-            logits = self.logits(rows) if requests else None
-        return TorchStep(chunks, requests, hidden, rows, logits, time.perf_counter() - started)
+        step = self._steps.rows(chunks)
+        rows = self._wanted(step.hidden, wanted)
+        logits = None
+        if requests:
+            logits = self.logits(rows) if step.logits is None else self._wanted(step.logits, wanted)
+        return TorchStep(chunks, requests, step.hidden, rows, logits, time.perf_counter() - started)
 
     @torch.inference_mode()
     def hidden_after_layers(self, chunks: Sequence[Chunk]) -> Tensor:
         """As `StepModel.hidden_after_layers`."""
-        if self._graphs is not None and graph_rows(chunks):
-            return torch.stack(self._graphs.after_layers(chunks))
-        trace: list[Tensor] = []
-        last = self._hidden_states(chunks, trace)
-        return torch.stack([*trace, last])
+        return torch.stack(self._steps.after_layers(chunks))
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
@@ -137,20 +119,9 @@ class TorchModel:
         """As `StepModel.choose`."""
         return choose(torch.from_numpy(logits).to(self._device), requests)
 
-    def _hidden_states(self, chunks: Sequence[Chunk], trace: list[Tensor] | None = None) -> Tensor:
-        return self._decoder.hidden_states(
-            self._as_index([token for chunk in chunks for token in chunk.token_ids]),
-            self._as_index([position for chunk in chunks for position in _positions(chunk)]),
-            self._attention.plan(chunks),
-            trace,
-        )
-
     def _wanted(self, rows: Tensor, wanted: Sequence[int]) -> Tensor:
-        return rows if len(wanted) == rows.shape[0] else rows[self._as_index(list(wanted))]
-
-    def _as_index(self, values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self._device)
-
-
-def _positions(chunk: Chunk) -> range:
-    return range(chunk.first_position, chunk.first_position + len(chunk.token_ids))
+        return (
+            rows
+            if len(wanted) == rows.shape[0]
+            else rows[torch.tensor(wanted, dtype=torch.int64, device=self._device)]
+        )
