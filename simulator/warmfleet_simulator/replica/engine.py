@@ -13,13 +13,14 @@ the number of tokens changes, and the time of the stretch has a closed form.
 """
 
 from array import array
+from itertools import starmap
 
 import msgspec
 
 from warmfleet_contracts.cache.blocks import BlockHash, CacheIdentity
 from warmfleet_simulator.replica.settings import ReplicaSettings
 from warmfleet_simulator.step_times import ModelledBudget
-from warmfleet_worker.engine.batch import Chunk, ChunkResult
+from warmfleet_worker.engine.batch import ChunkResult
 from warmfleet_worker.engine.messages import SequenceUpdate, StepReport
 from warmfleet_worker.engine.reporter import Reporter
 from warmfleet_worker.engine.sampling_params import SamplingParameters
@@ -111,9 +112,9 @@ class SimulatedEngine:
     def step(self) -> EngineStep:
         """Schedule and apply one step; there is work."""
         plan = self._scheduler.schedule(self._budget)
-        assert plan.batch.chunks, "a step without a sequence"
-        shape = StepShape.of(plan.batch)
-        outcomes = self._scheduler.apply(plan, [self._result(chunk) for chunk in plan.batch.chunks])
+        assert plan.planned, "a step without a sequence"
+        shape = plan.shape
+        outcomes = self._scheduler.apply(plan, list(starmap(self._result, plan.planned.items())))
         for update in outcomes:
             if update.finish_reason:
                 del self._answer_tokens[update.sequence_id]
@@ -135,19 +136,22 @@ class SimulatedEngine:
     def quiet_steps(self) -> int:
         """How many quiet steps follow a quiet step, if no message arrives."""
         block_size = self.settings.block_size_tokens
-        quiet = 0
-        for number, sequence in enumerate(self._scheduler.running):
+        running = self._scheduler.running
+        quiet = self.settings.capacity_tokens if running else 0
+        for sequence in running:
             tokens = len(sequence.token_ids)
             if tokens != sequence.computed_tokens + 1:
                 return 0
-            steps = min(
+            quiet = min(
+                quiet,
                 len(sequence.table) * block_size - tokens + 1,
                 (sequence.table.committed_blocks + 1) * block_size - tokens,
                 sequence.sampling.max_output_tokens - (tokens - sequence.prompt_tokens) - 1,
                 sequence.limit_tokens - tokens - 1,
             )
-            quiet = min(quiet, steps) if number else steps
-        return max(quiet, 0)
+            if quiet <= 0:
+                return 0
+        return quiet
 
     def next_decodes(self) -> StepShape:
         """The shape of the first of the quiet steps that follow."""
@@ -160,9 +164,10 @@ class SimulatedEngine:
             sequence.computed_tokens += steps
         return self._reporter.step([], self._step_time)
 
-    def _result(self, chunk: Chunk) -> ChunkResult:
-        token_ids = () if chunk.sample is None else (self._answer_tokens[chunk.sequence_id],)
-        return ChunkResult(chunk.sequence_id, finite=True, token_ids=token_ids)
+    def _result(self, sequence: Sequence, tokens: int) -> ChunkResult:
+        sequence_id = sequence.sequence_id
+        token_ids = (self._answer_tokens[sequence_id],) if sequence.samples_after(tokens) else ()
+        return ChunkResult(sequence_id, finite=True, token_ids=token_ids)
 
     def _is_quiet(self, plan: StepPlan, shape: StepShape, outcomes: list[SequenceUpdate]) -> bool:
         ended = sum(bool(update.finish_reason) for update in outcomes)

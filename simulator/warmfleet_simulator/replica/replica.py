@@ -157,7 +157,7 @@ class Replica:
         """A step has ended: publish it, and begin the next one or a stretch."""
         self._at_ps += step.picoseconds
         self.steps += 1
-        gaps = Counter[int]()
+        gaps: Counter[int] = Counter()
         for update in step.report.updates:
             self._publish(update, gaps)
         for gap_ps, count in gaps.items():

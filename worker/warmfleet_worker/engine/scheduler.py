@@ -32,7 +32,7 @@ from typing import Final
 
 import msgspec
 
-from warmfleet_worker.engine.batch import Chunk, ChunkResult, SampleRequest, ScoreRequest, StepBatch
+from warmfleet_worker.engine.batch import ChunkResult
 from warmfleet_worker.engine.capacity import watermark_blocks
 from warmfleet_worker.engine.messages import SequenceUpdate
 from warmfleet_worker.engine.sequence import IDLE_PRIORITY, Rank, Sequence, SequenceState
@@ -155,8 +155,7 @@ class Scheduler:
                 draft.plan(sequence)
         # A preempted sequence needs more blocks than it released: only a better one can be admitted now.
         self._admit(draft)
-        chunks = tuple(self._chunk(sequence, tokens) for sequence, tokens in planned.items())
-        return StepPlan(StepBatch(chunks), tuple(planned), preempted_sequences, tuple(draft.admissions))
+        return StepPlan(planned, self._block_size_tokens, preempted_sequences, tuple(draft.admissions))
 
     def apply(self, plan: StepPlan, outcomes: Seq[ChunkResult | None]) -> list[SequenceUpdate]:
         """Take the outcome of a step: commit what is full and finite, append tokens, end sequences.
@@ -166,9 +165,9 @@ class Scheduler:
         """
         return [
             update
-            for sequence, chunk, outcome in zip(plan.sequences, plan.batch.chunks, outcomes, strict=True)
+            for (sequence, tokens), outcome in zip(plan.planned.items(), outcomes, strict=True)
             if sequence.state is SequenceState.RUNNING
-            and (update := self._apply_chunk(sequence, chunk, outcome)) is not None
+            and (update := self._apply_chunk(sequence, tokens, outcome)) is not None
         ]
 
     # Planning.
@@ -201,8 +200,9 @@ class Scheduler:
         for sequence in best_first:
             if sequence.state is not SequenceState.RUNNING:
                 continue
+            is_decoding = sequence.is_decoding
             missing = self._blocks(len(sequence.token_ids)) - len(sequence.table)
-            if not sequence.is_decoding and missing <= 0:
+            if not is_decoding and missing <= 0:
                 continue  # a prefill, which has its blocks
             while missing > self._pool.available_blocks:
                 # Never a planned one: their ranks are better.
@@ -215,7 +215,7 @@ class Scheduler:
             if sequence.state is SequenceState.RUNNING:
                 if missing > 0:
                     sequence.table.extend(self._pool.allocate(missing))
-                if sequence.is_decoding:
+                if is_decoding:
                     planned[sequence] = 1
         return planned, preempted_sequences
 
@@ -338,31 +338,16 @@ class Scheduler:
             last_block=sequence.block_hashes[full_blocks - 1] if full_blocks else b"",
         )
 
-    def _chunk(self, sequence: Sequence, tokens: int) -> Chunk:
-        first = sequence.computed_tokens
-        end = first + tokens
-        sample = None
-        if end == len(sequence.token_ids) and sequence.wants_token:
-            sample = SampleRequest(sequence.sampling, sequence.output_tokens, sequence.token_counts)
-        return Chunk(
-            sequence_id=sequence.sequence_id,
-            token_ids=sequence.token_ids[first:end],
-            first_position=first,
-            block_ids=sequence.table.ids(self._blocks(end)),
-            sample=sample,
-            score=_score_request(sequence, first, end),
-        )
-
     # Outcomes.
 
     def _apply_chunk(
-        self, sequence: Sequence, chunk: Chunk, outcome: ChunkResult | None
+        self, sequence: Sequence, tokens: int, outcome: ChunkResult | None
     ) -> SequenceUpdate | None:
         if outcome is None:
             return self._finish(sequence, "error", _STEP_FAILED)
         if not outcome.finite:
             return self._finish(sequence, "error", "the model produced a value that is not finite")
-        sequence.computed_tokens += len(chunk.token_ids)
+        sequence.computed_tokens += tokens
         if sequence.uses_cache:
             self._commit_full_blocks(sequence)
         if outcome.prompt_logprobs is not None:
@@ -434,19 +419,6 @@ class Scheduler:
 
     def _blocks(self, tokens: int) -> int:
         return blocks_for(tokens, self._block_size_tokens)
-
-
-def _score_request(sequence: Sequence, first: int, end: int) -> ScoreRequest | None:
-    """The prompt log probabilities that tokens `first` to `end` give and that are not reported yet."""
-    start = max(first, sequence.scored_tokens)
-    stop = min(end, sequence.prompt_tokens - 1)
-    if sequence.sampling.prompt_logprobs is None or start >= stop:
-        return None
-    return ScoreRequest(
-        first=start - first,
-        next_token_ids=tuple(sequence.token_ids[start + 1 : stop + 1]),
-        top=sequence.sampling.prompt_logprobs,
-    )
 
 
 def _rank(sequence: Sequence) -> Rank:

@@ -134,6 +134,10 @@ class Sequence:
         """Whether the next token is to be sampled once all known tokens are computed."""
         return self.sampling.max_output_tokens > 0
 
+    def samples_after(self, tokens: int) -> bool:
+        """Whether the next token is sampled once so many more are computed."""
+        return self.uncomputed_tokens == tokens and self.wants_token
+
     def finish_reason(self) -> str:
         """Why the sequence ends with the tokens it has, or "" while it goes on."""
         sampling, tokens = self.sampling, len(self.token_ids)

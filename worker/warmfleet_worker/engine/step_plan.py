@@ -1,24 +1,59 @@
 """The scheduler's decision for one step, finished (`StepPlan`) and under construction (`PlanDraft`)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
-import msgspec
-
 from warmfleet_worker.engine.batch import StepBatch
+from warmfleet_worker.engine.chunks import chunk_of
 from warmfleet_worker.engine.messages import SequenceUpdate
 from warmfleet_worker.engine.sequence import Sequence
 from warmfleet_worker.engine.step_time import StepShape
 
 
-class StepPlan(msgspec.Struct, frozen=True, gc=False):
-    """One step: the batch, and the sequence of each of its chunks in the same order."""
+@dataclass(frozen=True, eq=False)
+class StepPlan:
+    """One step: how many tokens of which sequences, and what became of others meanwhile."""
 
-    batch: StepBatch
-    sequences: tuple[Sequence, ...]
+    planned: Mapping[Sequence, int]
+    """Tokens of each sequence, in the order of the batch's chunks."""
+    block_size_tokens: int
     preempted_sequences: int
     admissions: tuple[SequenceUpdate, ...]
     """First updates of the sequences that start with this step, and ends of idle ones that cannot start."""
+
+    @property
+    def sequences(self) -> tuple[Sequence, ...]:
+        """That of each chunk."""
+        return tuple(self.planned)
+
+    @cached_property
+    def batch(self) -> StepBatch:
+        """What a runner computes. Made when it is first asked for: that is before the plan is applied."""
+        return StepBatch(
+            tuple(
+                [
+                    chunk_of(sequence, tokens, self.block_size_tokens)
+                    for sequence, tokens in self.planned.items()
+                ]
+            )
+        )
+
+    @property
+    def shape(self) -> StepShape:
+        """That of the batch; asked for before the plan is applied."""
+        decode_positions: list[int] = []
+        prefills: list[tuple[int, int]] = []
+        for sequence, tokens in self.planned.items():
+            if tokens == 1 and sequence.samples_after(tokens):
+                decode_positions.append(sequence.computed_tokens)
+            else:
+                prefills.append((sequence.computed_tokens, tokens))
+        shape = StepShape.of_decodes(decode_positions)
+        for first_position, tokens in prefills:
+            shape = shape.with_prefill(first_position, tokens)
+        return shape
 
 
 class StepBudget(Protocol):
