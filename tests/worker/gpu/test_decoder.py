@@ -18,7 +18,7 @@ from warmfleet_worker.attention.torch_gather import TorchGatherAttention
 from warmfleet_worker.engine.batch import Chunk
 from warmfleet_worker.gpu.decoder import KernelLayers
 from warmfleet_worker.gpu.inputs import StepInputs
-from warmfleet_worker.gpu.launches import gated, splits_of
+from warmfleet_worker.gpu.launches import LayerCache, attend, gated, rotate_and_store, splits_of
 from warmfleet_worker.gpu.step_shape import StepShape, step_shape
 from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
 from warmfleet_worker.model.config import load_model_config
@@ -139,8 +139,7 @@ def test_a_step_is_that_of_the_plain_decoder(family, overrides, processors, devi
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("family", "overrides"), MODELS, ids=str)
 def test_a_step_of_prompts_and_decodes_is_that_of_the_plain_decoder(family, overrides, device, tmp_path):
-    # One tile is split among programs, several are not.
-    loaded = Loaded(tiny_model_folder(family, tmp_path, **overrides), torch.float32, device, processors=2)
+    loaded = Loaded(tiny_model_folder(family, tmp_path, **overrides), torch.float32, device, processors=1)
     # Decodes between prompts; prompts from the start and behind a cached prefix, a tile, more and less.
     chunks = prefilled(loaded, lengths=[70, 0, 33, 0, 61, 1], counts=[1, 9, 2, 1, 4, 5])
 
@@ -150,6 +149,103 @@ def test_a_step_of_prompts_and_decodes_is_that_of_the_plain_decoder(family, over
     torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-4)
     torch.testing.assert_close(logits, expected_logits, rtol=0, atol=1e-4)
     assert_same_keys_and_values(loaded, chunks)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("family", "overrides"), [("llama", {}), MODELS[-1]], ids=["all before", "a window"])
+def test_programs_share_the_contexts_of_prompts(family, overrides, device, tmp_path):
+    loaded = Loaded(tiny_model_folder(family, tmp_path, **overrides), torch.float32, device, processors=16)
+    chunks = prefilled(loaded, lengths=[180, 0, 130], counts=[5, 1, 8])
+    assert splits_of(4, loaded.config.kv_heads, 16) > 2, "more than one part has tokens"
+
+    expected, _ = loaded.compute_plainly(chunks)
+    hidden, _ = loaded.compute_by_kernels(chunks, tile_tokens=4)
+
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("count", [1, 6])
+def test_blocks_that_left_the_window_are_never_read(count, device, tmp_path):
+    family, overrides = MODELS[-1]
+    window = overrides["sliding_window"]
+    loaded = Loaded(tiny_model_folder(family, tmp_path, **overrides), torch.float32, device)
+    chunks = prefilled(loaded, lengths=[99], counts=[count])
+    left = chunks[0].block_ids[: (99 + 1 - window) // BLOCK]
+    for arena in (loaded.plain, loaded.arena):
+        arena.poison_blocks(left)
+
+    expected, _ = loaded.compute_plainly(chunks)
+    hidden, _ = loaded.compute_by_kernels(chunks, tile_tokens=8)
+
+    assert expected.isfinite().all()
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-4)
+
+
+def one_layer(device, tokens, dtype=torch.float32, block_padding_bytes=0, blocks=8):
+    """Heads 2 to 1 of 16 elements, and inputs of a chunk whose first token is at 100 + its own blocks."""
+    shape = KvShape(layers=1, kv_heads=1, head_dim=16, element_bytes=dtype.itemsize)
+    layout = kv_layout(shape, 16, block_padding_bytes=block_padding_bytes)
+    # Memory that is never touched takes none.
+    storage = torch.empty(blocks * layout.block_stride_bytes // dtype.itemsize, dtype=dtype, device=device)
+    block_ids = list(range(blocks - 8, blocks))
+    chunks = [Chunk(0, (1,) * tokens, 100, block_ids, None)]
+    inputs = StepInputs(step_shape(chunks, 8), 8, torch.device(device))
+    inputs.write(chunks)
+    return LayerCache(storage, layout, 0), inputs.tables, block_ids
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("processors", [1, 16], ids=["whole contexts", "split contexts"])
+@pytest.mark.parametrize("tokens", [1, 5])
+@pytest.mark.parametrize("size", [20.0, -20.0])
+def test_large_scores_of_either_sign_neither_overflow_nor_vanish(size, tokens, processors, device):
+    cache, tables, block_ids = one_layer(device, tokens)
+    draw = torch.Generator().manual_seed(1)
+    pages = cache.storage.view(8, 2, 16, 16)  # [blocks, keys and values, tokens, head_dim]
+    pages.copy_(torch.randn(pages.shape, generator=draw))
+    pages[:, 0] += size  # with queries of 20: scores of some +-1,600
+    query = (20 + torch.randn(tokens, 2, 16, generator=draw)).to(device)
+    keys, values = pages[block_ids].transpose(0, 1).flatten(1, 2).double()
+    scores = torch.einsum("thd,kd->thk", query.double(), keys) / 4
+    late = (
+        torch.arange(128, device=device)[None, None]
+        > 100 + torch.arange(tokens, device=device)[:, None, None]
+    )
+    expected = scores.masked_fill(late, -torch.inf).softmax(-1) @ values
+
+    attend(query, cache, tables, window_tokens=0, processors=processors)
+
+    assert scores.abs().min() > 1000
+    torch.testing.assert_close(query.double(), expected, rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_blocks_behind_two_to_the_31_elements_are_written_and_read(device):
+    # given nine blocks, of which the newest token's begins behind them
+    cache, tables, block_ids = one_layer(
+        device, 1, torch.float16, block_padding_bytes=2**29 + 2**27, blocks=9
+    )
+    begins = [block * cache.layout.block_stride_bytes // 2 for block in block_ids]
+    assert begins[100 // 16] > 2**31
+    newest, others = begins[100 // 16], [begin for begin in begins if begin != begins[100 // 16]]
+    for begin in others:
+        cache.storage[begin : begin + 512] = 0.5
+    cache.storage[newest : newest + 512] = 0.5
+    projected = cache.storage.new_ones((1, 4, 16))
+    query = cache.storage.new_empty((1, 2, 16))
+    table = cache.storage.new_ones((200, 1, 16))
+
+    # when
+    rotate_and_store(projected, query, None, table, 0 * table, cache, tables)
+    query.zero_()  # all keys count alike
+    attend(query, cache, tables, window_tokens=0, processors=1)
+
+    # then the value that was written counts among 100 others
+    written = cache.storage[newest : newest + 512].view(2, 16, 16)
+    assert (written[:, 100 % 16] == 1).all()
+    assert (written == 0.5).sum() == 480
+    torch.testing.assert_close(query, torch.full_like(query, (0.5 * 100 + 1) / 101), rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -180,11 +276,11 @@ def test_every_row_is_in_one_tile_of_its_sequence(chunks, tile_tokens, spare):
     tables = inputs.tables
 
     rows = []
-    for tiles in tables.tiles:
+    for tiles in tables.tile_kinds:
         parts = tiles.part_rows.tolist()
         used = []
         for row, tokens, part in zip(
-            *(x.tolist() for x in (tiles.first_rows, tiles.tokens, tiles.first_parts)), strict=True
+            *(x.tolist() for x in (tiles.first_rows, tiles.counts, tiles.first_parts)), strict=True
         ):
             assert 0 <= tokens <= tiles.most_tokens
             assert (row < 0) is (tokens == 0)
@@ -194,6 +290,8 @@ def test_every_row_is_in_one_tile_of_its_sequence(chunks, tile_tokens, spare):
             assert len({tables.first_block[row].item() for row in own}) <= 1
         assert [row for row in parts if row >= 0] == used
         rows += used
+        seen = tables.positions[tiles.first_rows[tiles.counts > 0].long()].tolist()
+        assert tiles.most_tokens == 1 or seen == sorted(seen, reverse=True), "what sees most comes first"
     assert sorted(rows) == list(range(shape.rows))
     positions = [first + offset for first, count in chunks for offset in range(count)]
     assert tables.positions.tolist() == [*positions, *[-1] * spare]

@@ -50,7 +50,7 @@ def test_prompts_take_the_smallest_graph_for_prompts(prompts, count, rows):
     [
         decodes(129),
         [Chunk(0, (1,) * 1025, 0, (0,), GREEDY)],
-        [Chunk(sequence, (1, 2), 0, (0,), GREEDY) for sequence in range(60)],
+        [Chunk(sequence, (1, 2), 0, (0,), GREEDY) for sequence in range(100)],
     ],
     ids=["many decodes", "a long prompt", "many prompts"],
 )
@@ -58,14 +58,31 @@ def test_a_step_that_no_graph_has_room_for_has_none(chunks):
     assert graph_of(chunks) is None
 
 
-@given(st.lists(st.integers(1, 200), min_size=1, max_size=40))
-def test_a_graph_has_room_for_the_step_that_takes_it(counts):
-    chunks = [Chunk(index, (1,) * count, 0, range(3), None) for index, count in enumerate(counts)]
+def test_a_step_whose_block_tables_are_too_long_for_a_graph_has_none():
+    assert graph_of([Chunk(0, (1, 2), 0, range(SHAPES[-1].blocks), None)]).blocks == SHAPES[-1].blocks
+    assert graph_of([Chunk(0, (1, 2), 0, range(SHAPES[-1].blocks + 1), None)]) is None
+
+
+@given(st.lists(st.tuples(st.integers(1, 200), st.integers(0, 400)), min_size=1, max_size=40))
+def test_a_graph_has_room_for_the_step_that_takes_it(sizes):
+    chunks = [
+        Chunk(index, (1,) * count, 0, range(blocks), None) for index, (count, blocks) in enumerate(sizes)
+    ]
+    counts = [count for count, _ in sizes]
     shape, graph = step_shape(chunks, 32), graph_of(chunks)
     assert shape.rows == sum(counts)
     assert shape.singles == counts.count(1)
-    assert shape.blocks == 3 * len(counts)
-    assert graph is None or graph.has_room_for(shape)
+    assert shape.blocks == sum(blocks for _, blocks in sizes)
+    if graph is not None:
+        assert graph.rows >= shape.rows
+        assert graph.singles >= shape.singles
+        assert graph.tiles >= shape.tiles
+        assert graph.blocks >= shape.blocks
+
+
+def test_as_many_graphs_are_captured_as_the_documents_state():
+    assert len([shape for shape in SHAPES if shape.tiles == 0]) == 11
+    assert len([shape for shape in SHAPES if shape.tiles]) == 15
 
 
 class StepsWithGraphs:

@@ -34,11 +34,12 @@ class StepAttention(Protocol):
 
 
 class AttentionBackend(Protocol):
-    """Plans a step once; the plan then serves every layer. Implement it to add a kernel for any step.
+    """Plans a step once; the plan then serves every layer. Implement it to add a kernel to the plain decoder.
 
     `runner/torch_loading` chooses the backend and constructs it, as in
     `TorchGatherAttention(arena, heads=32, window_tokens=0, max_context_tokens=4096)`. The constructor raises
-    `UnsupportedLayout` for an arena that it cannot use. A GPU has kernels of its own, in `gpu`.
+    `UnsupportedLayout` for an arena that it cannot use. A GPU has kernels of its own, in `gpu`
+    behind `runner.torch_steps`.
     Its outputs equal `reference.reference_attention` but for rounding.
     """
 

@@ -11,25 +11,29 @@ from warmfleet_worker.attention.kv_arena import KvArena
 from warmfleet_worker.gpu.inputs import StepInputs
 from warmfleet_worker.gpu.launches import (
     HeadNorms,
-    StepTables,
+    LayerCache,
     add_and_normalise,
     attend,
     gated,
     rotate_and_store,
 )
+from warmfleet_worker.gpu.step_tables import StepTables
 from warmfleet_worker.model.transformer import Decoder, DecoderLayer
 
 
 class KernelLayers:
     """A decoder over a KV arena; what it does fits into a graph.
 
-    hidden, normed = KernelLayers(decoder, arena)(step_inputs(chunks, 32, device))
+    layers = KernelLayers(decoder, arena, processors=132)
+    hidden, normed = layers(inputs)  # of a step, `StepInputs`
     """
 
     def __init__(self, decoder: Decoder, arena: KvArena, *, processors: int) -> None:
         """`processors` of the GPU: programs for each are made of long contexts."""
         self._decoder = decoder
-        self._arena = arena
+        self._caches = [
+            LayerCache(arena.storage, arena.layout, layer) for layer in range(len(decoder.layers))
+        ]
         self._processors = processors
         self._norms = [_head_norms(layer) for layer in decoder.layers]
 
@@ -49,9 +53,7 @@ class KernelLayers:
             query = self._query(index, layer, normed, tables)
             attend(
                 query,
-                self._arena.storage,
-                self._arena.layout,
-                index,
+                self._caches[index],
                 tables,
                 window_tokens=config.window_tokens,
                 processors=self._processors,
@@ -72,9 +74,7 @@ class KernelLayers:
             self._norms[index],
             rotary.cosine,
             rotary.signed_sine,
-            self._arena.storage,
-            self._arena.layout,
-            index,
+            self._caches[index],
             tables,
         )
         return query

@@ -5,7 +5,6 @@ them. A graph is launched at once.
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 import torch
 
@@ -15,9 +14,6 @@ from warmfleet_worker.gpu.inputs import StepInputs
 from warmfleet_worker.gpu.step_shape import StepShape
 from warmfleet_worker.model.computed import StepRows
 from warmfleet_worker.model.transformer import Decoder
-
-_WARM_RUNS: Final = 1
-"""Before a capture, outside of it: libraries are loaded then."""
 
 
 class StepGraphs:
@@ -56,8 +52,7 @@ class StepGraphs:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(_WARM_RUNS):
-                self._compute(shape)
+            self._compute(shape)  # libraries are loaded outside of a capture
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool):

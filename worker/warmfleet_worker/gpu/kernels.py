@@ -21,19 +21,12 @@ LOWEST_SCORE = tl.constexpr(-1e38)
 
 # Parts of one tensor that begin anywhere, and numbers that change from step to step: for each of their
 # alignments and kinds Triton would compile a kernel anew, in the middle of a step.
-_CHANGING = (
-    "positions",
-    "first_block",
-    "block_ids",
-    "tile_rows",
-    "tile_tokens",
-    "tile_parts",
-    "part_rows",
-    "splits",
-)
+CHANGING = (
+    "positions", "first_block", "block_ids", "first_rows", "counts", "first_parts", "part_rows", "splits"
+)  # fmt: skip
 
 
-@triton.jit(do_not_specialize=_CHANGING, do_not_specialize_on_alignment=_CHANGING)
+@triton.jit(do_not_specialize=CHANGING, do_not_specialize_on_alignment=CHANGING)
 def rotate_and_store_kernel(
     projected,
     query,
@@ -58,6 +51,7 @@ def rotate_and_store_kernel(
     block_size: tl.constexpr,
     has_norms: tl.constexpr,
 ) -> None:
+    """Programs: [rows, heads + 2 x kv_heads]."""
     computed, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     given = tl.load(positions + computed)
     position = tl.maximum(given, 0)
@@ -107,16 +101,16 @@ def rotate_and_store_kernel(
         tl.store(target + half + index, high.to(element), mask=inside)
 
 
-@triton.jit(do_not_specialize=_CHANGING, do_not_specialize_on_alignment=_CHANGING)
+@triton.jit(do_not_specialize=CHANGING, do_not_specialize_on_alignment=CHANGING)
 def attend_kernel(
     query,
     storage,
     parts,
     highest,
     sums,
-    tile_rows,
-    tile_tokens,
-    tile_parts,
+    first_rows,
+    counts,
+    first_parts,
     positions,
     first_block,
     block_ids,
@@ -129,39 +123,39 @@ def attend_kernel(
     kv_heads: tl.constexpr,
     group: tl.constexpr,
     group_tile: tl.constexpr,
-    query_tile: tl.constexpr,
+    most_tokens: tl.constexpr,
     head_dim: tl.constexpr,
     head_tile: tl.constexpr,
     block_size: tl.constexpr,
     window: tl.constexpr,
-    tile: tl.constexpr,
+    context_tile: tl.constexpr,
     is_split: tl.constexpr,
 ) -> None:
-    query_group, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    first_row, count = tl.maximum(tl.load(tile_rows + query_group), 0), tl.load(tile_tokens + query_group)
+    """Programs: [tiles, kv_heads, splits]. The result replaces `query`, or is in `parts` if it is split."""
+    query_tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    first_row, count = tl.maximum(tl.load(first_rows + query_tile), 0), tl.load(counts + query_tile)
     position = tl.load(positions + first_row)
     length = tl.where(count > 0, position + count, 0)
     first = tl.maximum(position + 1 - window, 0) if window > 0 else 0
-    # Whole tiles, so that none is without a token that is visible to some query.
-    begin = first // tile * tile
-    share = tl.cdiv(tl.cdiv(length - begin, tile), splits) * tile
+    # From where a whole number of them ends: the blocks of each are read whole.
+    begin = first // context_tile * context_tile
+    share = tl.cdiv(tl.cdiv(length - begin, context_tile), splits) * context_tile
     low = begin + split * share
     high = tl.minimum(length, low + share)
-    rows, dims = tl.arange(0, query_tile * group_tile), tl.arange(0, head_tile)
+    rows, dims = tl.arange(0, most_tokens * group_tile), tl.arange(0, head_tile)
     token, member = rows // group_tile, rows % group_tile
     is_row, is_dim = (token < count) & (member < group), dims < head_dim
     is_query = is_row[:, None] & is_dim[None, :]
     query_head = ((first_row.to(tl.int64) + token) * kv_heads + kv_head) * group + member
     own = query + query_head[:, None] * head_dim + dims[None, :]
     queries = tl.load(own, mask=is_query, other=0.0)
-    best = tl.full([query_tile * group_tile], LOWEST_SCORE, tl.float32)
-    total = tl.zeros([query_tile * group_tile], tl.float32)
-    sum_of_values = tl.zeros([query_tile * group_tile, head_tile], tl.float32)
+    best = tl.full([most_tokens * group_tile], LOWEST_SCORE, tl.float32)
+    total = tl.zeros([most_tokens * group_tile], tl.float32)
+    sum_of_values = tl.zeros([most_tokens * group_tile, head_tile], tl.float32)
     table = block_ids + tl.load(first_block + first_row)
-    plane = storage + layer_begin + kv_head * head_stride
-    newest = position + token
-    for start in range(low, high, tile):
-        tokens = start + tl.arange(0, tile)
+    plane, newest = storage + layer_begin + kv_head * head_stride, position + token
+    for start in range(low, high, context_tile):
+        tokens = start + tl.arange(0, context_tile)
         is_stored = (tokens < length) & (tokens >= first)
         blocks = tl.load(table + tokens // block_size, mask=is_stored, other=0).to(tl.int64)
         token_rows = blocks * block_stride + (tokens % block_size) * head_dim
@@ -178,21 +172,21 @@ def attend_kernel(
         weights = tl.exp2(scores - new_best[:, None])
         values = tl.load(plane + value_stride + token_rows[:, None] + dims[None, :], mask=is_read, other=0.0)
         total = total * shrink + tl.sum(weights, 1)
-        sum_of_values *= shrink[:, None]
-        sum_of_values += tl.dot(weights.to(values.dtype), values, input_precision="ieee")
+        added = tl.dot(weights.to(values.dtype), values, input_precision="ieee")
+        sum_of_values = sum_of_values * shrink[:, None] + added
         best = new_best
     if not is_split:
         attended = sum_of_values / tl.where(total == 0.0, 1.0, total)[:, None]
         tl.store(own, attended.to(query.dtype.element_ty), mask=is_query)
     else:
-        kept = tl.load(tile_parts + query_group) + token
+        kept = tl.load(first_parts + query_tile).to(tl.int64) + token
         part = ((kept * kv_heads + kv_head) * group + member) * splits + split
         tl.store(parts + part[:, None] * head_dim + dims[None, :], sum_of_values, mask=is_query)
         tl.store(highest + part, best, mask=is_row)
         tl.store(sums + part, total, mask=is_row)
 
 
-@triton.jit(do_not_specialize=_CHANGING, do_not_specialize_on_alignment=_CHANGING)
+@triton.jit(do_not_specialize=CHANGING, do_not_specialize_on_alignment=CHANGING)
 def merge_parts_kernel(
     parts,
     highest,
@@ -205,11 +199,12 @@ def merge_parts_kernel(
     head_tile: tl.constexpr,
     most_splits: tl.constexpr,
 ) -> None:
+    """Programs: [tokens of all tiles, heads]."""
     row, head = tl.load(part_rows + tl.program_id(0)).to(tl.int64), tl.program_id(1)
     if row >= 0:
         index, dims = tl.arange(0, most_splits), tl.arange(0, head_tile)
         is_part, is_dim = index < splits, dims < head_dim
-        part = (tl.program_id(0) * heads + head) * splits + index
+        part = (tl.program_id(0).to(tl.int64) * heads + head) * splits + index
         best = tl.load(highest + part, mask=is_part, other=LOWEST_SCORE)
         # A part without tokens has the lowest and a sum of 0; so have all where there is no token.
         weights = tl.exp2(best - tl.max(best, 0))
@@ -232,6 +227,7 @@ def add_and_normalise_kernel(
     hidden_tile: tl.constexpr,
     adds: tl.constexpr,
 ) -> None:
+    """Programs: [rows]."""
     row, index = tl.program_id(0).to(tl.int64), tl.arange(0, hidden_tile)
     inside = index < hidden
     stored = tl.load(residual + row * hidden + index, mask=inside, other=0.0)
@@ -247,6 +243,7 @@ def add_and_normalise_kernel(
 
 @triton.jit
 def gated_kernel(gate_up, out, intermediate: tl.constexpr, tile: tl.constexpr) -> None:
+    """Programs: [rows, tiles of columns]."""
     row, index = tl.program_id(0).to(tl.int64), tl.program_id(1) * tile + tl.arange(0, tile)
     inside = index < intermediate
     gate = tl.load(gate_up + row * 2 * intermediate + index, mask=inside, other=0.0).to(tl.float32)

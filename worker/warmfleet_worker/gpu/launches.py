@@ -15,28 +15,33 @@ from warmfleet_worker.gpu.kernels import (
     merge_parts_kernel,
     rotate_and_store_kernel,
 )
+from warmfleet_worker.gpu.step_tables import QueryTiles, StepTables
 from warmfleet_worker.kv_cache.layout import KvLayout, KvShape
 
 MAX_SPLITS: Final = 32
+"""Programs that share a context at most: merging more of their parts takes longer than it saves."""
 PROGRAMS_PER_PROCESSOR: Final = 4
-"""Contexts are split until there are so many."""
+"""Contexts are split until there are so many: while some wait for memory, others compute."""
 _LEAST_PRODUCT_ROWS: Final = 16
-"""Of a product of Triton."""
+"""A product of Triton has no fewer rows and columns."""
 _ACTIVATION_TILE: Final = 1024
+"""Columns that a program of the activation computes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramSize:
-    """Of a program of attention."""
+    """How much a program of attention computes at once."""
 
     query_rows: int
-    """It has a row for every token and every query head of a KV head."""
+    """A row for every token and every query head of a KV head."""
     context_tokens: int
-    """Read at once."""
 
 
 def program_size(head_tile: int, element_bytes: int, *, one_token: bool) -> ProgramSize:
-    """What fits into the shared memory of every GPU since 2020: 99 KiB of the smaller ones."""
+    """What fits into the shared memory of every GPU since 2020: 99 KiB of the smaller ones.
+
+    Of those that fit, 128 rows and 64 tokens were the fastest on an H100 for heads of 128 in bfloat16.
+    """
     head_bytes = head_tile * element_bytes
     if one_token:
         return ProgramSize(_LEAST_PRODUCT_ROWS, 64 if head_bytes <= 256 else 32)
@@ -46,37 +51,23 @@ def program_size(head_tile: int, element_bytes: int, *, one_token: bool) -> Prog
 
 
 @dataclass(frozen=True, slots=True)
-class QueryTiles:
-    """Consecutive tokens of one sequence each, whose queries a program of attention computes.
+class LayerCache:
+    """Keys and values of one layer in an arena."""
 
-    All tensors are int32.
-    """
+    storage: Tensor
+    """The whole arena's, flat."""
+    layout: KvLayout
+    layer: int
 
-    most_tokens: int
-    """Of any tile; a power of two."""
-    usual_tiles: int
-    """For so many contexts are split: there may be room for more."""
-    first_rows: Tensor
-    """[tiles]; -1: none."""
-    tokens: Tensor
-    """[tiles]; 0: none."""
-    first_parts: Tensor
-    """[tiles]: where results of its first token are kept while they are in parts."""
-    part_rows: Tensor
-    """[tokens of all tiles]: row of the token whose parts are kept there; -1: none."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepTables:
-    """Where the rows of a step stand. All tensors are int32."""
-
-    positions: Tensor
-    """[rows] of the computed tokens; -1: none."""
-    first_block: Tensor
-    """[rows], into `block_ids`."""
-    block_ids: Tensor
-    tiles: tuple[QueryTiles, ...]
-    """Together every row."""
+    def strides(self) -> tuple[int, int, int, int]:
+        """In elements: of the layer's begin, a block, the values behind the keys, a KV head."""
+        layout, size = self.layout, self.layout.shape.element_bytes
+        return (
+            layout.layer_offset_bytes(self.layer) // size,
+            layout.block_stride_bytes // size,
+            layout.value_stride_bytes // size,
+            layout.head_stride_bytes // size,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +85,7 @@ def rotate_and_store(
     norms: HeadNorms | None,
     cosine: Tensor,
     signed_sine: Tensor,
-    storage: Tensor,
-    layout: KvLayout,
-    layer: int,
+    cache: LayerCache,
     tables: StepTables,
 ) -> None:
     """Normalise and rotate query and key heads; store keys and values in the arena, queries in `query`.
@@ -107,9 +96,7 @@ def rotate_and_store(
         norms: of models that have them.
         cosine: [positions, 1, head_dim], as `signed_sine`, whose first half is negated.
         signed_sine: see `cosine`.
-        storage: the arena's, flat.
-        layout: the arena's.
-        layer: whose keys and values these are.
+        cache: where keys and values go.
         tables: of the step.
     """
     rows, all_heads, head_dim = projected.shape
@@ -121,18 +108,18 @@ def rotate_and_store(
         norms.key if norms else projected,
         cosine,
         signed_sine,
-        storage,
+        cache.storage,
         tables.positions,
         tables.first_block,
         tables.block_ids,
         norms.epsilon if norms else 0.0,
-        *_strides(layout, layer),
+        *cache.strides(),
         heads=query.shape[1],
-        kv_heads=layout.shape.kv_heads,
+        kv_heads=cache.layout.shape.kv_heads,
         head_dim=head_dim,
         half=half,
         half_tile=triton.next_power_of_2(half),
-        block_size=layout.block_size_tokens,
+        block_size=cache.layout.block_size_tokens,
         has_norms=norms is not None,
         num_warps=1,
     )
@@ -140,9 +127,7 @@ def rotate_and_store(
 
 def attend(
     query: Tensor,
-    storage: Tensor,
-    layout: KvLayout,
-    layer: int,
+    cache: LayerCache,
     tables: StepTables,
     *,
     window_tokens: int,
@@ -152,29 +137,25 @@ def attend(
 
     Args:
         query: [rows, heads, head_dim], rotated; written. A row without a token keeps its query.
-        storage: the arena's, flat; the rows' own keys and values are there.
-        layout: the arena's.
-        layer: whose keys and values are read.
+        cache: the rows' own keys and values are there.
         tables: of the step.
         window_tokens: a token sees this many tokens, itself included; 0: all before it.
         processors: of the GPU.
     """
-    for tiles in tables.tiles:
-        _attend_tiles(query, storage, layout, layer, tables, tiles, window_tokens, processors)
+    for tiles in tables.tile_kinds:
+        _attend_tiles(query, cache, tables, tiles, window_tokens, processors)
 
 
 def _attend_tiles(
     query: Tensor,
-    storage: Tensor,
-    layout: KvLayout,
-    layer: int,
+    cache: LayerCache,
     tables: StepTables,
     tiles: QueryTiles,
     window_tokens: int,
     processors: int,
 ) -> None:
     _, heads, head_dim = query.shape
-    kv_heads, count = layout.shape.kv_heads, len(tiles.first_rows)
+    kv_heads, count = cache.layout.shape.kv_heads, len(tiles.first_rows)
     group = heads // kv_heads
     group_tile = max(triton.next_power_of_2(group), _LEAST_PRODUCT_ROWS // tiles.most_tokens)
     head_tile = head_tile_of(head_dim)
@@ -187,28 +168,28 @@ def _attend_tiles(
         highest, sums = (query.new_empty(shape, dtype=torch.float32) for _ in range(2))
     attend_kernel[(count, kv_heads, splits)](
         query,
-        storage,
+        cache.storage,
         parts,
         highest,
         sums,
         tiles.first_rows,
-        tiles.tokens,
+        tiles.counts,
         tiles.first_parts,
         tables.positions,
         tables.first_block,
         tables.block_ids,
         splits,
         head_dim**-0.5 * math.log2(math.e),
-        *_strides(layout, layer),
+        *cache.strides(),
         kv_heads=kv_heads,
         group=group,
         group_tile=group_tile,
-        query_tile=tiles.most_tokens,
+        most_tokens=tiles.most_tokens,
         head_dim=head_dim,
         head_tile=head_tile,
-        block_size=layout.block_size_tokens,
+        block_size=cache.layout.block_size_tokens,
         window=window_tokens,
-        tile=size.context_tokens,
+        context_tile=size.context_tokens,
         is_split=splits > 1,
     )
     if splits > 1:
@@ -274,14 +255,3 @@ def gated(gate_up: Tensor) -> Tensor:
     grid = (rows, triton.cdiv(intermediate, _ACTIVATION_TILE))
     gated_kernel[grid](gate_up, out, intermediate=intermediate, tile=_ACTIVATION_TILE)
     return out
-
-
-def _strides(layout: KvLayout, layer: int) -> tuple[int, int, int, int]:
-    """In elements: of the layer's begin, a block, the values behind the keys, a KV head."""
-    size = layout.shape.element_bytes
-    return (
-        layout.layer_offset_bytes(layer) // size,
-        layout.block_stride_bytes // size,
-        layout.value_stride_bytes // size,
-        layout.head_stride_bytes // size,
-    )

@@ -9,12 +9,13 @@ from warmfleet_worker.engine.batch import Chunk
 _DECODE_ROWS: Final = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 _PROMPT_ROWS: Final = (16, 32, 64, 96, *range(128, 513, 64), *range(640, 1025, 128))
 """Above, a step takes a GPU longer than a processor needs to launch it."""
-_MOST_PROMPTS: Final = 16
+_PROMPTS: Final = 64
+"""A graph has room for so many that do not fill their last tile."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """Of a step, or of what a graph has room for."""
+    """How large a step is, or how much a graph has room for."""
 
     rows: int
     """Tokens."""
@@ -36,7 +37,7 @@ class StepShape:
 
 
 def step_shape(chunks: Iterable[Chunk], tile_tokens: int) -> StepShape:
-    """Of a step."""
+    """How large a step of these chunks is."""
     rows = singles = tiles = blocks = 0
     for chunk in chunks:
         count = len(chunk.token_ids)
@@ -50,19 +51,19 @@ def step_shape(chunks: Iterable[Chunk], tile_tokens: int) -> StepShape:
 
 
 def graph_shapes(tile_tokens: int, most_blocks: int) -> list[StepShape]:
-    """Of graphs for decodes alone, then of those for prompts beside decodes, the smallest first.
+    """The graphs that are captured: for decodes alone, then for prompts beside decodes, the smallest first.
 
     `most_blocks` of one sequence.
     """
     decodes = [StepShape(rows, rows, 0, rows * most_blocks) for rows in _DECODE_ROWS]
     prompts = []
     for rows in _PROMPT_ROWS:
-        singles, cut = min(rows, _DECODE_ROWS[-1]), min(rows // 2, _MOST_PROMPTS)
+        singles, cut = min(rows, _DECODE_ROWS[-1]), min(rows // 2, _PROMPTS)
         tiles = rows // tile_tokens + cut
         prompts.append(StepShape(rows, singles, tiles, (singles + cut) * most_blocks))
     return [*decodes, *prompts]
 
 
 def smallest_with_room(step: StepShape, graphs: Sequence[StepShape]) -> StepShape | None:
-    """Of graphs in the order of `graph_shapes`; None: none has it."""
+    """The first of graphs in the order of `graph_shapes`; None: no graph has room."""
     return next((graph for graph in graphs if graph.has_room_for(step)), None)

@@ -33,13 +33,18 @@ class GpuSteps:
         processors = torch.cuda.get_device_properties(self._device).multi_processor_count
         self._layers = KernelLayers(decoder, arena, processors=processors)
         self._tile_tokens = query_tile_tokens(decoder.config.heads, arena.layout.shape)
-        self._compile(PROGRAMS_PER_PROCESSOR * processors // decoder.config.kv_heads)
-        most_blocks = blocks_for(max_context_tokens, arena.layout.block_size_tokens)
+        self._compile(max(1, PROGRAMS_PER_PROCESSOR * processors // decoder.config.kv_heads))
+        self._block_size = arena.layout.block_size_tokens
+        most_blocks = min(blocks_for(max_context_tokens, self._block_size), arena.total_blocks)
         self._shapes = graph_shapes(self._tile_tokens, most_blocks)
         self._graphs = StepGraphs(decoder, self._layers, self._shapes, tile_tokens=self._tile_tokens)
 
     def rows(self, chunks: Sequence[Chunk]) -> StepRows[Tensor]:
         """Queue a step: as `TorchSteps.rows`."""
+        for chunk in chunks:
+            end = chunk.first_position + len(chunk.token_ids)
+            # Otherwise kernels would read on in the table of the next sequence.
+            assert len(chunk.block_ids) >= blocks_for(end, self._block_size), chunk
         shape = step_shape(chunks, self._tile_tokens)
         if graph := smallest_with_room(shape, self._shapes):
             return self._graphs.run(chunks, graph)

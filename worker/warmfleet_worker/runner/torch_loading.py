@@ -103,7 +103,7 @@ def _gpu_steps(plan: LoadPlan, decoder: Decoder, arena: KvArena) -> TorchSteps |
         return GpuSteps(decoder, arena, max_context_tokens=plan.max_length_tokens)
     except torch.OutOfMemoryError:
         raise NotEnoughMemory(
-            "weights and KV cache leave too little of the GPU's memory for the graphs of decodes: "
+            "weights and KV cache leave too little of the GPU's memory for the graphs of steps: "
             "a smaller KV cache is needed"
         ) from None
     except Exception as error:  # noqa: BLE001 - such as no C compiler, which Triton needs: PyTorch computes too

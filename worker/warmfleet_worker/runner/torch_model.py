@@ -120,8 +120,9 @@ class TorchModel:
         return choose(torch.from_numpy(logits).to(self._device), requests)
 
     def _wanted(self, rows: Tensor, wanted: Sequence[int]) -> Tensor:
-        return (
-            rows
-            if len(wanted) == rows.shape[0]
-            else rows[torch.tensor(wanted, dtype=torch.int64, device=self._device)]
-        )
+        if len(wanted) == rows.shape[0]:
+            return rows
+        index = torch.tensor(wanted, dtype=torch.int64)
+        if self._device.type == "cuda":
+            index = index.pin_memory()  # other memory is copied after all that is queued, and waited for
+        return rows[index.to(self._device, non_blocking=True)]

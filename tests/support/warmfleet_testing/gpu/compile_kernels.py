@@ -19,8 +19,6 @@ from warmfleet_worker.kv_cache.layout import KvShape
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 SCALARS = {"epsilon": "fp32", "scale": "fp32"}
 STRIDES = ("layer_begin", "block_stride", "value_stride", "head_stride")
-INDICES = ("positions", "first_block", "block_ids", "tile_rows", "tile_tokens", "tile_parts", "part_rows")
-COUNTS = ("splits",)
 PARTS = ("parts", "highest", "sums")
 ALIGNED = (*STRIDES, *PARTS, "query", "storage", "out")
 HEADS = {"head_dim": 128, "head_tile": 128}
@@ -37,11 +35,11 @@ def attend_cases(element_bytes: int) -> list[Case]:
         for one_token, is_split in product((True, False), repeat=2):
             size = program_size(head_tile, element_bytes, one_token=one_token)
             shape = KvShape(layers=1, kv_heads=8, head_dim=head_dim, element_bytes=element_bytes)
-            query_tile = 1 if one_token else query_tile_tokens(8 * group, shape)
+            most_tokens = 1 if one_token else query_tile_tokens(8 * group, shape)
             constants = {
-                "kv_heads": 8, "group": group, "group_tile": size.query_rows // query_tile,
-                "query_tile": query_tile, "head_dim": head_dim, "head_tile": head_tile, "block_size": 16,
-                "tile": size.context_tokens, "window": window, "is_split": is_split,
+                "kv_heads": 8, "group": group, "group_tile": size.query_rows // most_tokens,
+                "most_tokens": most_tokens, "head_dim": head_dim, "head_tile": head_tile, "block_size": 16,
+                "context_tile": size.context_tokens, "window": window, "is_split": is_split,
             }  # fmt: skip
             cases.append((kernels.attend_kernel, constants, {}))
     return cases
@@ -88,11 +86,11 @@ def type_of(name: str, constants: dict[str, Any], element: str) -> str:
     """As Triton writes types."""
     if name in constants:
         return "constexpr"
-    if name in STRIDES or name in COUNTS:
+    if name in STRIDES or name == "splits":
         return "i32"
     if name in SCALARS:
         return SCALARS[name]
-    if name in INDICES:
+    if name in kernels.CHANGING:
         return "*i32"
     return "*fp32" if name in PARTS else f"*{element}"
 
