@@ -10,9 +10,7 @@ of the old one beside it. Under load again, and with one client until a worker h
 import argparse
 import asyncio
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+from harness.local_fleet import LocalFleet
 from harness.report import Report, machine_line
 
 from warmfleet_cli.bench.figures import Target
@@ -95,36 +94,12 @@ class Measured:
         ]
 
 
-class LocalFleet:
-    """`warmfleet up --autoscale --detach` in a home of its own."""
+class GrowingFleet(LocalFleet):
+    """A fleet whose number of workers follows its load."""
 
-    def __init__(self, home: Path, port: int) -> None:
-        self.home = home
-        self.url = f"http://127.0.0.1:{port}"
-        self._environment = {**os.environ, "WARMFLEET_HOME": str(home)}
-        self._port = port
-
-    def run(self, *arguments: str) -> str:
-        """Stdout of a command."""
-        finished = subprocess.run(
-            [sys.executable, "-m", "warmfleet_cli", *arguments],
-            env=self._environment,
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        return finished.stdout
-
-    def start(self, manifest: Mapping[str, Any]) -> None:
-        path = self.home / "fleet.yaml"
-        path.write_text(json.dumps(manifest))
-        ports = ("--port", str(self._port), "--worker-port", str(self._port + 1))
-        self.run("up", "-f", str(path), *ports, "--autoscale", "--detach", "--output", "json")
-
-    def workers(self) -> dict[str, dict[str, Any]]:
-        """What `warmfleet status` has of each worker."""
-        (fleet,) = json.loads(self.run("status", "--name", NAME, "--output", "json"))["fleets"]
-        return {process["name"]: process for process in fleet["processes"] if process["role"] == "worker"}
+    def now(self) -> dict[str, dict[str, Any]]:
+        """Its workers."""
+        return self.workers(NAME)
 
     def show_top(self) -> None:
         """Print what `warmfleet top` shows now."""
@@ -133,7 +108,7 @@ class LocalFleet:
     def until(self, condition: Callable[[dict[str, dict[str, Any]]], bool]) -> dict[str, dict[str, Any]]:
         """The workers once the condition holds, or after `WAIT_SECONDS`."""
         deadline = time.monotonic() + WAIT_SECONDS
-        while not condition(workers := self.workers()) and time.monotonic() < deadline:
+        while not condition(workers := self.now()) and time.monotonic() < deadline:
             time.sleep(0.2)
         return workers
 
@@ -211,8 +186,8 @@ async def bursts(target: Fleet) -> list[list[Asked]]:
     return done
 
 
-async def measure(fleet: LocalFleet, target: Fleet) -> Measured:
-    old = next(iter(fleet.workers()))
+async def measure(fleet: GrowingFleet, target: Fleet) -> Measured:
+    old = next(iter(fleet.now()))
     loads = {}
 
     def grown() -> None:
@@ -223,7 +198,7 @@ async def measure(fleet: LocalFleet, target: Fleet) -> Measured:
     workers = fleet.until(all_ready)
     asked = [answer for burst in await bursts(target) for answer in burst]
     first = {answer.worker: answer for answer in reversed(asked) if answer.worker != old}
-    workers = fleet.workers()
+    workers = fleet.now()
 
     def watched() -> None:
         time.sleep(LOAD_SECONDS)
@@ -241,7 +216,7 @@ async def measure(fleet: LocalFleet, target: Fleet) -> Measured:
         first_answers=first,
         warm_seconds=statistics.median(a.first_token_seconds for a in asked if a.worker == old),
         loads={name: result.record() for name, result in loads.items()},
-        workers_left=len(fleet.workers()),
+        workers_left=len(fleet.now()),
         failed=sum(result.failed for result in loads.values()),
     )
 
@@ -256,8 +231,8 @@ def main() -> int:
         parser.error(f"`warmfleet model pull {MODEL}` fetches the model first")
     report = Report.begin(options, machine_line())
     with tempfile.TemporaryDirectory() as folder:
-        fleet = LocalFleet(Path(folder), options.port)
-        fleet.start(manifest(model_path))
+        fleet = GrowingFleet(Path(folder), options.port)
+        fleet.start(manifest(model_path), "--autoscale")
         try:
             measured = asyncio.run(measure(fleet, find_target(fleet.url, MODEL, "", 1)))
             print((fleet.home / "run" / NAME / "supervisor.log").read_text(), flush=True)
