@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
-from warmfleet_worker.engine.batch import StepBatch
-from warmfleet_worker.engine.chunks import chunk_of
+from warmfleet_worker.engine.batch import Chunk, SampleRequest, ScoreRequest, StepBatch
 from warmfleet_worker.engine.messages import SequenceUpdate
 from warmfleet_worker.engine.sequence import Sequence
 from warmfleet_worker.engine.step_time import StepShape
+from warmfleet_worker.kv_cache.block_table import blocks_for
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class StepPlan:
         return StepBatch(
             tuple(
                 [
-                    chunk_of(sequence, tokens, self.block_size_tokens)
+                    _chunk(sequence, tokens, self.block_size_tokens)
                     for sequence, tokens in self.planned.items()
                 ]
             )
@@ -116,3 +116,33 @@ class PlanDraft:
         delays = sequence.is_idle and self.shape.tokens
         tokens = self.budget.idle_tokens if delays else self.budget.prefill_tokens
         return tokens(self.shape, first_position, wanted_tokens)
+
+
+def _chunk(sequence: Sequence, tokens: int, block_size_tokens: int) -> Chunk:
+    """The next `tokens` of a sequence that has the blocks for them."""
+    first = sequence.computed_tokens
+    end = first + tokens
+    sample = None
+    if sequence.samples_after(tokens):
+        sample = SampleRequest(sequence.sampling, sequence.output_tokens, sequence.token_counts)
+    return Chunk(
+        sequence_id=sequence.sequence_id,
+        token_ids=sequence.token_ids[first:end],
+        first_position=first,
+        block_ids=sequence.table.ids(blocks_for(end, block_size_tokens)),
+        sample=sample,
+        score=_score_request(sequence, first, end),
+    )
+
+
+def _score_request(sequence: Sequence, first: int, end: int) -> ScoreRequest | None:
+    """The prompt log probabilities that tokens `first` to `end` give and that are not reported yet."""
+    start = max(first, sequence.scored_tokens)
+    stop = min(end, sequence.prompt_tokens - 1)
+    if sequence.sampling.prompt_logprobs is None or start >= stop:
+        return None
+    return ScoreRequest(
+        first=start - first,
+        next_token_ids=tuple(sequence.token_ids[start + 1 : stop + 1]),
+        top=sequence.sampling.prompt_logprobs,
+    )
