@@ -4,7 +4,7 @@ One engine alone and one behind a worker's server and a router answer the same k
 client reads bytes and looks at them afterwards. The sampler is measured on random weights with a vocabulary
 of 151,936; a cached prompt against a new one through the router.
 
-    make model, then: python benchmarks/engine_shares.py
+    make model, then: PYTHONPATH=tests/support python benchmarks/engine_shares.py
 """
 
 import argparse
@@ -28,6 +28,7 @@ from harness.report import Report, machine_line
 from warmfleet_cli.bench.engine.random_model import SHAPES, write_random_model
 from warmfleet_cli.bench.figures import Target
 from warmfleet_runtime.home import warmfleet_home
+from warmfleet_testing.processes.streamed_prompts import streamed
 from warmfleet_worker.model_store.catalog import catalog_model_path
 
 MODEL: Final = "smollm2-135m-instruct"
@@ -140,34 +141,6 @@ def prompts(draw: random.Random, tokens: int = PROMPT_TOKENS, count: int = STREA
     return [[draw.randrange(1000, 20_000) for _ in range(tokens)] for _ in range(count)]
 
 
-async def streamed(url: str, work: list[list[int]], output_tokens: int) -> float:
-    """Seconds until all prompts are answered at once, as streams."""
-    loop = asyncio.get_running_loop()
-    address = httpx.URL(url)
-
-    async def one(prompt: list[int]) -> bytes:
-        body = {"model": MODEL, "prompt": prompt, "max_tokens": output_tokens, "temperature": 0}
-        stream = {"stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True}
-        content = json.dumps({**body, **stream})
-        head = (
-            f"POST /v1/completions HTTP/1.1\r\nHost: {address.netloc.decode()}\r\nConnection: close\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-        )
-        reader, writer = await asyncio.open_connection(address.host, address.port)
-        writer.write((head + content).encode())
-        answer = await reader.read()
-        writer.close()
-        return answer
-
-    started = loop.time()
-    answers = await asyncio.gather(*map(one, work))
-    seconds = loop.time() - started
-    for answer in answers:
-        if f'"completion_tokens":{output_tokens}' not in answer.decode().replace(" ", ""):
-            raise SystemExit(f"not answered: {answer[:400]!r}")
-    return seconds
-
-
 def first_token_seconds(client: httpx.Client, url: str, prompt: list[int]) -> float:
     body = {"model": MODEL, "prompt": prompt, "max_tokens": 1, "temperature": 0}
     answer = client.post(f"{url}/v1/completions", json=body).raise_for_status()
@@ -195,7 +168,7 @@ def measure(model_path: Path, large: Path, fleet: LocalFleet, rounds: int) -> Me
         engine = alone.engine
         for counts in (False, *[True] * rounds):  # the first one warms all up
             answered = alone.answer(prompts(draw), OUTPUT_TOKENS)
-            seconds = asyncio.run(streamed(fleet.url, prompts(draw), OUTPUT_TOKENS))
+            seconds = asyncio.run(streamed(fleet.url, MODEL, prompts(draw), OUTPUT_TOKENS))
             if counts:
                 alone_rates.append(STREAMS * OUTPUT_TOKENS / answered["wall"])
                 routed_rates.append(STREAMS * OUTPUT_TOKENS / seconds)
@@ -230,12 +203,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         large = Path(folder) / LARGE
         write_random_model(SHAPES[LARGE], large)
-        fleet = LocalFleet(Path(folder), options.port)
-        fleet.start(manifest(model_path))
-        try:
+        with LocalFleet.serving(manifest(model_path), options.port) as fleet:
             measured = measure(model_path, large, fleet, options.rounds)
-        finally:
-            fleet.run("down", "--name", NAME)
     return report.end(measured.text(), measured.targets(), measured=asdict(measured))
 
 

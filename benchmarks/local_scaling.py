@@ -12,7 +12,6 @@ import asyncio
 import json
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -97,10 +96,6 @@ class Measured:
 class GrowingFleet(LocalFleet):
     """A fleet whose number of workers follows its load."""
 
-    def now(self) -> dict[str, dict[str, Any]]:
-        """Its workers."""
-        return self.workers(NAME)
-
     def show_top(self) -> None:
         """Print what `warmfleet top` shows now."""
         print(self.run("top", "--once"), flush=True)
@@ -108,7 +103,7 @@ class GrowingFleet(LocalFleet):
     def until(self, condition: Callable[[dict[str, dict[str, Any]]], bool]) -> dict[str, dict[str, Any]]:
         """The workers once the condition holds, or after `WAIT_SECONDS`."""
         deadline = time.monotonic() + WAIT_SECONDS
-        while not condition(workers := self.now()) and time.monotonic() < deadline:
+        while not condition(workers := self.workers()) and time.monotonic() < deadline:
             time.sleep(0.2)
         return workers
 
@@ -187,7 +182,7 @@ async def bursts(target: Fleet) -> list[list[Asked]]:
 
 
 async def measure(fleet: GrowingFleet, target: Fleet) -> Measured:
-    old = next(iter(fleet.now()))
+    old = next(iter(fleet.workers()))
     loads = {}
 
     def grown() -> None:
@@ -198,7 +193,7 @@ async def measure(fleet: GrowingFleet, target: Fleet) -> Measured:
     workers = fleet.until(all_ready)
     asked = [answer for burst in await bursts(target) for answer in burst]
     first = {answer.worker: answer for answer in reversed(asked) if answer.worker != old}
-    workers = fleet.now()
+    workers = fleet.workers()
 
     def watched() -> None:
         time.sleep(LOAD_SECONDS)
@@ -216,7 +211,7 @@ async def measure(fleet: GrowingFleet, target: Fleet) -> Measured:
         first_answers=first,
         warm_seconds=statistics.median(a.first_token_seconds for a in asked if a.worker == old),
         loads={name: result.record() for name, result in loads.items()},
-        workers_left=len(fleet.now()),
+        workers_left=len(fleet.workers()),
         failed=sum(result.failed for result in loads.values()),
     )
 
@@ -230,14 +225,9 @@ def main() -> int:
     if model_path is None:
         parser.error(f"`warmfleet model pull {MODEL}` fetches the model first")
     report = Report.begin(options, machine_line())
-    with tempfile.TemporaryDirectory() as folder:
-        fleet = GrowingFleet(Path(folder), options.port)
-        fleet.start(manifest(model_path), "--autoscale")
-        try:
-            measured = asyncio.run(measure(fleet, find_target(fleet.url, MODEL, "", 1)))
-            print((fleet.home / "run" / NAME / "supervisor.log").read_text(), flush=True)
-        finally:
-            fleet.run("down", "--name", NAME)
+    with GrowingFleet.serving(manifest(model_path), options.port, "--autoscale") as fleet:
+        measured = asyncio.run(measure(fleet, find_target(fleet.url, MODEL, "", 1)))
+        print((fleet.home / "run" / NAME / "supervisor.log").read_text(), flush=True)
     return report.end(measured.text(), measured.targets(), measured=asdict(measured))
 
 

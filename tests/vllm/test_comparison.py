@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from warmfleet_testing.engine.worker_process import running_worker
+from warmfleet_testing.processes.streamed_prompts import streamed
 from warmfleet_testing.router.whole_fleet import WholeFleet
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(2400)]
@@ -107,7 +108,7 @@ def test_tokens_per_second_through_router_and_server_are_those_of_vllm_alone(
     with direct(model_path) as seconds:
         for counts in (False, *[True] * ROUNDS):  # the first one warms both up
             work = prompts()
-            one, other = seconds(work), asyncio.run(streamed(fleet.url, prompts()))
+            one, other = seconds(work), asyncio.run(streamed(fleet.url, MODEL, prompts(), STREAM_TOKENS))
             if counts:
                 alone.append(STREAMS * STREAM_TOKENS / one)
                 behind.append(STREAMS * STREAM_TOKENS / other)
@@ -120,45 +121,6 @@ def test_tokens_per_second_through_router_and_server_are_those_of_vllm_alone(
         f"best to best {share:.3f}, median to median {median(behind) / median(alone):.3f}"
     )
     assert share >= MIN_SHARE
-
-
-async def streamed(url: str, prompts: list[list[int]]) -> float:
-    """Seconds until all prompts are answered at once, as streams.
-
-    The client reads bytes and looks at them afterwards: what it computes meanwhile, the engine lacks.
-    """
-    loop = asyncio.get_running_loop()
-    address = httpx.URL(url)
-
-    async def one(prompt: list[int]) -> bytes:
-        body = {
-            "model": MODEL,
-            "prompt": prompt,
-            "max_tokens": STREAM_TOKENS,
-            "temperature": 0,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        content = json.dumps(body)
-        head = (
-            f"POST /v1/completions HTTP/1.1\r\nHost: {address.netloc.decode()}\r\nConnection: close\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-        )
-        reader, writer = await asyncio.open_connection(address.host, address.port)
-        writer.write((head + content).encode())
-        answer = await reader.read()
-        writer.close()
-        return answer
-
-    start = loop.time()
-    answers = await asyncio.gather(*map(one, prompts))
-    seconds = loop.time() - start
-    for answer in answers:
-        assert answer.startswith(b"HTTP/1.1 200 ")
-        assert answer.count(b"\ndata: {") > 1
-        assert f'"completion_tokens":{STREAM_TOKENS}'.encode() in answer.replace(b" ", b"")
-    return seconds
 
 
 @contextmanager

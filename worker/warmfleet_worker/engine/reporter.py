@@ -89,8 +89,8 @@ class Reporter:
                 continue
             running_sequences += 1
             context_tokens += sequence.computed_tokens
-            if (uncomputed_tokens := sequence.uncomputed_tokens) > 1:
-                queued_tokens += uncomputed_tokens
+            if not sequence.is_decoding:
+                queued_tokens += sequence.uncomputed_tokens
         return LoadReport(
             running_sequences=running_sequences,
             waiting_sequences=len(waiting),

@@ -33,27 +33,17 @@ class StepPlan:
         """What a runner computes. Made when it is first asked for: that is before the plan is applied."""
         return StepBatch(
             tuple(
-                [
-                    _chunk(sequence, tokens, self.block_size_tokens)
-                    for sequence, tokens in self.planned.items()
-                ]
+                _chunk(sequence, tokens, self.block_size_tokens) for sequence, tokens in self.planned.items()
             )
         )
 
     @property
     def shape(self) -> StepShape:
         """That of the batch; asked for before the plan is applied."""
-        decode_positions: list[int] = []
-        prefills: list[tuple[int, int]] = []
-        for sequence, tokens in self.planned.items():
-            if tokens == 1 and sequence.samples_after(tokens):
-                decode_positions.append(sequence.computed_tokens)
-            else:
-                prefills.append((sequence.computed_tokens, tokens))
-        shape = StepShape.of_decodes(decode_positions)
-        for first_position, tokens in prefills:
-            shape = shape.with_prefill(first_position, tokens)
-        return shape
+        return StepShape.of_shares(
+            (sequence.computed_tokens, tokens, tokens == 1 and sequence.samples_after(tokens))
+            for sequence, tokens in self.planned.items()
+        )
 
 
 class StepBudget(Protocol):

@@ -12,14 +12,14 @@ most `GROWTH` times their tokens.
 
 import bisect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from warmfleet_contracts.cache.kv_events import StepTimeFit
-from warmfleet_worker.engine.batch import Chunk, StepBatch
+from warmfleet_worker.engine.batch import StepBatch
 from warmfleet_worker.engine.nonnegative_fit import NonNegativeFit
 
 KNOTS_TOKENS: Final = (0, 32, 128, 512)
@@ -56,16 +56,23 @@ class StepShape(msgspec.Struct, frozen=True, gc=False):
     @classmethod
     def of(cls, batch: StepBatch) -> "StepShape":
         """The shape of a batch."""
+        return cls.of_shares(
+            (chunk.first_position, len(chunk.token_ids), chunk.is_decode) for chunk in batch.chunks
+        )
+
+    @classmethod
+    def of_shares(cls, shares: Iterable[tuple[int, int, bool]]) -> "StepShape":
+        """Of each sequence the first position, how many tokens, and whether that is a decode."""
         decode_positions: list[int] = []
-        prefills: list[Chunk] = []
-        for chunk in batch.chunks:
-            if chunk.is_decode:
-                decode_positions.append(chunk.first_position)
+        prefills: list[tuple[int, int]] = []
+        for first_position, tokens, is_decode in shares:
+            if is_decode:
+                decode_positions.append(first_position)
             else:
-                prefills.append(chunk)
+                prefills.append((first_position, tokens))
         shape = cls.of_decodes(decode_positions)
-        for chunk in prefills:
-            shape = shape.with_prefill(chunk.first_position, len(chunk.token_ids))
+        for first_position, tokens in prefills:
+            shape = shape.with_prefill(first_position, tokens)
         return shape
 
     @classmethod
