@@ -224,6 +224,31 @@ def test_a_wide_nucleus_is_found_past_the_first_candidates(sample):
     assert sample(logits, [request]) == [naive_sample(logits[0].numpy(), request)]
 
 
+@pytest.mark.parametrize("top_k", [0, 300])
+@pytest.mark.parametrize("top_p", [0.95, 0.3107, 0.0213])
+@pytest.mark.parametrize("spread", [0.3, 3.0])
+def test_a_draw_from_a_large_vocabulary_equals_the_naive_sampler(sample, spread, top_p, top_k):
+    # given a vocabulary that is no multiple of a vector's lanes, and nuclei that often miss the best score
+    logits = torch.from_numpy(np.random.default_rng(4).normal(0, spread, (20, 2431)).astype(np.float32))
+    requests = [_request(seed=seed, top_p=top_p, top_k=top_k) for seed in range(20)]
+
+    # when
+    tokens = sample(logits, requests)
+
+    # then
+    expected = [naive_sample(row.numpy(), request) for row, request in zip(logits, requests, strict=True)]
+    assert tokens == expected
+
+
+@pytest.mark.parametrize("place", [0, 63, 64, 1023, 1024, 2047, 2048, 2430])
+def test_the_best_and_what_is_not_a_number_are_found_at_every_place(sample, place):
+    logits = torch.zeros(2, 2431)
+    logits[0, place] = 1.0
+    logits[1, place] = math.nan
+
+    assert sample(logits, [_request(temperature=0.0)] * 2) == [place, None]
+
+
 def _logit_rows(vocab_size, element):
     return st.lists(element, min_size=vocab_size, max_size=vocab_size)
 

@@ -24,6 +24,7 @@ enum { TILE_ROWS = 6 };
 /* What is behind `pointer` is read again: where the compiler kept activations for all panels of a tile, they took the
  * registers of its sums, which went to memory and back for each pair of inputs. */
 #define READ_AGAIN(pointer) __asm__ volatile("" : "+r"(pointer))
+#define IN_REGISTERS(vector) __asm__("" : "+x"(vector.a), "+x"(vector.b))
 #endif
 
 #ifdef WF_USE_AVX512
@@ -119,6 +120,46 @@ static inline vec v_float16(const void *p) {
 static inline void v_store_int16(int16_t *p, vec x) {
     __m256i packed = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));
     _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(packed, 0xd8));
+}
+#endif
+
+/* Eight unsigned integers of 64 bits. */
+#ifdef WF_USE_AVX512
+typedef __m512i wide;
+static inline wide w_set(uint64_t x) { return _mm512_set1_epi64((long long)x); }
+static inline wide w_load(const uint64_t *p) { return _mm512_loadu_si512(p); }
+static inline void w_store(uint64_t *p, wide x) { _mm512_storeu_si512(p, x); }
+static inline wide w_xor(wide x, wide y) { return _mm512_xor_si512(x, y); }
+/* The products of the lower halves. */
+static inline wide w_mul_lower(wide x, wide y) { return _mm512_mul_epu32(x, y); }
+static inline wide w_upper(wide x) { return _mm512_srli_epi64(x, 32); }
+/* The lower halves of x, and above them those of y. */
+static inline wide w_pair(wide x, wide y) { return _mm512_mask_mov_epi32(x, 0xaaaa, _mm512_slli_epi64(y, 32)); }
+/* Of each half the lesser. */
+static inline wide w_min_halves(wide x, wide y) { return _mm512_min_epu32(x, y); }
+#else
+typedef struct { __m256i a, b; } wide;
+static inline wide w_set(uint64_t x) {
+    return (wide){_mm256_set1_epi64x((long long)x), _mm256_set1_epi64x((long long)x)};
+}
+static inline wide w_load(const uint64_t *p) {
+    return (wide){_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)p + 1)};
+}
+static inline void w_store(uint64_t *p, wide x) {
+    _mm256_storeu_si256((__m256i *)p, x.a);
+    _mm256_storeu_si256((__m256i *)p + 1, x.b);
+}
+static inline wide w_xor(wide x, wide y) { return (wide){_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)}; }
+static inline wide w_mul_lower(wide x, wide y) {
+    return (wide){_mm256_mul_epu32(x.a, y.a), _mm256_mul_epu32(x.b, y.b)};
+}
+static inline wide w_upper(wide x) { return (wide){_mm256_srli_epi64(x.a, 32), _mm256_srli_epi64(x.b, 32)}; }
+static inline wide w_pair(wide x, wide y) {
+    return (wide){_mm256_blend_epi32(x.a, _mm256_slli_epi64(y.a, 32), 0xaa),
+                  _mm256_blend_epi32(x.b, _mm256_slli_epi64(y.b, 32), 0xaa)};
+}
+static inline wide w_min_halves(wide x, wide y) {
+    return (wide){_mm256_min_epu32(x.a, y.a), _mm256_min_epu32(x.b, y.b)};
 }
 #endif
 
@@ -220,6 +261,19 @@ static inline void v_store_bf16(uint16_t *p, vec x) {
 #endif
 
 static inline int at_most(int count, int limit) { return count < limit ? count : limit; }
+
+/* What a product fetches into the second-level cache while it reads its weights: with each line the one `ahead` bytes
+ * further on, `behind` bytes less from line to line. */
+typedef struct {
+    int64_t ahead, behind;
+} wf_fetch;
+
+enum { LINE_BYTES = 64 };
+
+/* Of what is read next, which begins `ahead` bytes further on in panels of `panel` bytes, the part `part` of `parts`. */
+static inline wf_fetch fetch_part(int64_t ahead, int64_t panel, int part, int parts) {
+    return (wf_fetch){ahead + panel * part / parts, LINE_BYTES - (LINE_BYTES + parts - 1) / parts};
+}
 
 /* Up to sixteen floats in a register; zeros after `count`. */
 static inline vec load_some(const float *p, int count) {
