@@ -39,14 +39,14 @@ PROMPT_TOKENS: Final = 64
 OUTPUT_TOKENS: Final = 192
 SAMPLED_TOKENS: Final = 24
 SAMPLER_TURNS: Final = 3
-"""In a round: what a sampler takes is less than what a machine's other guests change."""
+"""In a round: what a sampler takes is less than what other processes change."""
 LONG_PROMPT_TOKENS: Final = 1000
 HARNESS: Final = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Everything; a list has one entry per round."""
+    """Everything; a list has one entry per round, those of the sampler `SAMPLER_TURNS`."""
 
     engine: dict[str, str]
     alone_tokens_per_second: list[float]

@@ -52,6 +52,7 @@ KERNELS: dict[Level, CpuKernels] = {
     Level.AVX2: "AVX2",
     Level.AVX512: "AVX512",
     Level.AVX512_BF16: "AVX512BF16",
+    Level.AMX_BF16: "AMXBF16",
 }
 CONVERSATIONS = 24
 SCHEDULES_OF_CONVERSATIONS = 63

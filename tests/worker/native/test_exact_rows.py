@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from warmfleet_testing.engine.tiny_models import FAMILIES, LLAMA3_ROPE, tiny_model_folder
+from warmfleet_testing.exact.emulated_tiles import emulated_tiles
 from warmfleet_testing.exact.int8_weights import dequantised
 from warmfleet_testing.exact.model_steps import head_logits, hidden_rows
 from warmfleet_worker.engine.batch import Chunk
@@ -21,6 +22,7 @@ from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
 from warmfleet_worker.model.checkpoint import open_checkpoint
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model.int8 import quantised
+from warmfleet_worker.native.choice import choose_native
 from warmfleet_worker.native.formats import KvElement, WeightFormat
 from warmfleet_worker.native.levels import Level
 from warmfleet_worker.native.library import NativeStepError, native_library
@@ -43,6 +45,10 @@ CASES = [
     for level in native_library().levels(weights, ELEMENTS[dtype])
 ]
 """Level, element of keys and values, format of the weights."""
+OF_TILES = (Level.AMX_BF16, torch.bfloat16, WeightFormat.BF16)
+if OF_TILES not in CASES:
+    # By an emulation of the tile registers, which the library of any processor can have.
+    CASES.append(OF_TILES)
 BLOCK = 16
 BLOCKS = 64
 TOKENS = 330
@@ -208,12 +214,18 @@ def test_float32_has_no_level_of_bfloat16_units(folder):
         _model(folder, (Level.AVX512_BF16, torch.float32, WeightFormat.F32), threads=1)
 
 
+def test_a_step_of_tiles_is_not_chosen_for_a_user_who_names_no_kernels(folder):
+    chosen = choose_native("Auto", "BFloat16", load_model_config(folder), BLOCK)
+
+    assert chosen.level is max(set(LEVELS) - {Level.AMX_BF16})
+
+
 def _model(folder, case, *, threads, blocks=BLOCKS) -> NativeModel:
     level, dtype, weights = case
     config = load_model_config(folder)
     layout = kv_layout(KvShape(config.layers, config.kv_heads, config.head_dim, dtype.itemsize), BLOCK)
     return NativeModel(
-        native_library(),
+        native_library() if level in LEVELS else emulated_tiles(),
         open_checkpoint(folder, config),
         config,
         layout,

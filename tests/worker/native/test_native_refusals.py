@@ -85,7 +85,7 @@ def test_quantised_weights_are_refused_by_name_where_pytorch_would_compute(folde
         load_runner(folder, settings)
 
 
-@pytest.mark.parametrize("kernels", ["AVX2", "AVX512", "AVX512BF16"])
+@pytest.mark.parametrize("kernels", ["AVX2", "AVX512", "AVX512BF16", "AMXBF16"])
 def test_kernels_asked_for_by_name_run_or_are_refused(folder, kernels):
     config = load_model_config(folder)
     try:

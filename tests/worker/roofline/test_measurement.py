@@ -44,8 +44,8 @@ class Machine:
         self.longest = max(self.longest, seconds)
 
 
-def finish(machine, cores=8):
-    return measure(machine, machine.multiply, cores, machine.clock)
+def finish(machine, cores=8, **options):
+    return measure(machine, machine.multiply, cores, machine.clock, **options)
 
 
 def test_the_limits_are_the_best_rates_of_any_number_of_threads():
@@ -81,6 +81,13 @@ def test_it_takes_two_seconds_at_most_in_short_reads_and_products(read_rate, flo
 
     assert machine.seconds < 2.0
     assert machine.longest < 3 * SLICE_SECONDS
+
+
+def test_who_may_wait_measures_all_the_memory_of_a_machine_that_is_slow_to_give_it():
+    in_time, in_full = (finish(Machine(fill_rate=4e8), **options) for options in ({}, {"fill_seconds": 30}))
+
+    assert in_time.buffer_bytes < MAX_BUFFER_BYTES / 4
+    assert in_full.buffer_bytes == MAX_BUFFER_BYTES
 
 
 @pytest.mark.parametrize("lack", [{"size_bytes": 3 * FILL_BYTES}, {"fill_rate": 5e7}])

@@ -12,6 +12,7 @@ from warmfleet_testing.engine.naive_sampler import naive_noise, naive_philox, na
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_worker.engine.batch import SampleRequest
 from warmfleet_worker.engine.sampling_params import SamplingParameters
+from warmfleet_worker.native.library import native_library
 from warmfleet_worker.runner.penalties import adjusted
 from warmfleet_worker.runner.philox import philox_4x32
 from warmfleet_worker.runner.runner import load_runner
@@ -23,13 +24,14 @@ torch.set_num_threads(1)
 WORDS = st.integers(0, 2**32 - 1)
 
 
-@pytest.fixture(scope="module", params=["PyTorch", "native"])
+@pytest.fixture(scope="module", params=["PyTorch", *(level.name for level in native_library().levels())])
 def sample(request, tmp_path_factory):
-    """Both samplers, behind the penalties that they share."""
+    """All samplers, behind the penalties that they share."""
     if request.param == "PyTorch":
         return lambda logits, requests: choose(torch.from_numpy(adjusted(logits.numpy(), requests)), requests)
     folder = tiny_model_folder("llama", tmp_path_factory.mktemp("tiny"), vocab_size=2500)
-    model = load_runner(folder, RunnerSettings(kv_cache_bytes=2**20)).step_model
+    settings = RunnerSettings(kv_cache_bytes=2**20, cpu_kernels=request.param.replace("_", ""))
+    model = load_runner(folder, settings).step_model
     assert model.exact
     return lambda logits, requests: model.choose(adjusted(logits.numpy(), requests), requests)
 
@@ -165,10 +167,10 @@ def test_a_draw_does_not_depend_on_other_sequences_in_the_batch(sample, requests
 
 
 def test_greedy_takes_the_lowest_of_equal_ids(sample):
-    logits = torch.zeros(2, 1000)
-    logits[0, [900, 500, 501]] = 2.0
+    logits = torch.zeros(2, 2431)
+    logits[0, [2100, 1500, 1501]] = 2.0
 
-    assert sample(logits, [_request(temperature=0.0)] * 2) == [500, 0]
+    assert sample(logits, [_request(temperature=0.0)] * 2) == [1500, 0]
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-4])
@@ -176,6 +178,12 @@ def test_a_tiny_temperature_is_greedy_and_does_not_overflow(sample, temperature)
     logits = torch.tensor([[50.0, 90.0, -1000.0, 89.0]])
 
     assert sample(logits, [_request(temperature=temperature, top_p=0.9, top_k=2)]) == [1]
+
+
+def test_a_row_without_a_possible_token_gives_none(sample):
+    logits = torch.full((2, 8), -math.inf)
+
+    assert sample(logits, [_request(), _request(temperature=0.0)]) == [None, None]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -195,6 +203,7 @@ def test_a_row_that_is_not_finite_gives_no_token_and_spares_the_others(sample, b
         ({"top_k": 2}, {0, 1}),
         ({"top_p": 0.5}, {0, 1}),
         ({"top_p": 0.4}, {0}),
+        ({"top_p": 0.0}, {0}),
         ({"min_p": 0.6}, {0, 1}),
         ({"top_k": 3, "top_p": 0.75}, {0, 1}),
         ({"top_k": 1, "top_p": 0.99, "min_p": 0.01}, {0}),
@@ -238,6 +247,23 @@ def test_a_draw_from_a_large_vocabulary_equals_the_naive_sampler(sample, spread,
     # then
     expected = [naive_sample(row.numpy(), request) for row, request in zip(logits, requests, strict=True)]
     assert tokens == expected
+
+
+@pytest.mark.parametrize("wanted", [1, 40, 400])
+def test_logits_against_the_order_of_their_noise_end_in_the_same_draw(sample, wanted):
+    """A client knows its seed's noise and can bias logits: then the worst token left has the best score."""
+    # given
+    noise = gumbel_noise([5], [0], 2431)
+    logits = -0.5 * noise
+    probabilities = logits.softmax(-1).sort(descending=True).values[0]
+    request = _request(seed=5, top_p=float(probabilities[:wanted].sum()) - 1e-6)
+
+    # when
+    tokens = sample(logits, [request])
+
+    # then
+    assert tokens == [naive_sample(logits[0].numpy(), request)]
+    assert int((logits[0] > logits[0, tokens[0]]).sum()) == wanted - 1
 
 
 @pytest.mark.parametrize("place", [0, 63, 64, 1023, 1024, 2047, 2048, 2430])

@@ -52,6 +52,7 @@ COMPILED: Final = {
     "levels/avx2_int8.c": (*_AVX2, "-mf16c"),
     "levels/avx512_int8.c": _AVX512,
     "levels/avx512_bf16_units.c": (*_AVX512, "-mavx512bf16"),
+    "levels/amx_bf16.c": (*_AVX512, "-mavx512bf16"),
     "levels/avx512_int8_units.c": (*_AVX512, "-mavx512vnni"),
 }
 """Flags of each file that is compiled, by its path in `SOURCES`."""

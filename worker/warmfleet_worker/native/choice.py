@@ -7,12 +7,17 @@ from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.native.build import NativeStepUnavailable
 from warmfleet_worker.native.formats import ELEMENTS, UNQUANTISED, KvElement, WeightFormat
-from warmfleet_worker.native.levels import Level
+from warmfleet_worker.native.levels import NEVER_RUN, Level
 from warmfleet_worker.native.library import NativeLibrary, native_library
 from warmfleet_worker.native.model import native_refusal
 from warmfleet_worker.settings import CpuKernels, WeightQuantization
 
-_LEVELS: Final = {"AVX2": Level.AVX2, "AVX512": Level.AVX512, "AVX512BF16": Level.AVX512_BF16}
+_LEVELS: Final = {
+    "AVX2": Level.AVX2,
+    "AVX512": Level.AVX512,
+    "AVX512BF16": Level.AVX512_BF16,
+    "AMXBF16": Level.AMX_BF16,
+}
 
 
 class KernelsNotAvailable(WarmfleetError):  # noqa: N818 - named after what is wrong
@@ -66,7 +71,7 @@ def choose_native(
             raise KernelsNotAvailable(f"{kernels} kernels: {error}") from error
         return NotNative(str(error))
     levels = library.levels()
-    asked = levels[-1] if kernels == "Auto" else _LEVELS[kernels]
+    asked = max(set(levels) - NEVER_RUN) if kernels == "Auto" else _LEVELS[kernels]
     if asked not in levels:
         raise KernelsNotAvailable(
             f"{kernels} kernels: this processor runs {', '.join(level.title for level in levels)}"

@@ -1,6 +1,7 @@
 """Instruction-set levels of the native step, and which of them a processor runs."""
 
 from enum import IntEnum
+from typing import Final
 
 
 class Level(IntEnum):
@@ -12,8 +13,14 @@ class Level(IntEnum):
     AVX2 = 0
     AVX512 = 1
     AVX512_BF16 = 2
+    AMX_BF16 = 3
+    """bfloat16 weights by tile registers; all else is the level below's."""
 
     @property
     def title(self) -> str:
         """As people write it."""
         return self.name.replace("AVX512", "AVX-512").replace("_", "-")
+
+
+NEVER_RUN: Final = frozenset({Level.AMX_BF16})
+"""No processor with these units has run them, only an emulation in tests. Who names them gets them."""

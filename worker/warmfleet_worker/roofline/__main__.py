@@ -1,6 +1,6 @@
 """Prints the limits of this machine as JSON, and keeps them for the workers here if nothing else ran.
 
-python -m warmfleet_worker.roofline [--only-if-idle]
+python -m warmfleet_worker.roofline [--only-if-idle] [--fill-seconds SECONDS]
 """
 
 import argparse
@@ -14,7 +14,7 @@ import msgspec
 
 from warmfleet_runtime.processors import IDLE_BUSY_RATIO
 from warmfleet_worker.roofline.measure_now import measure_now
-from warmfleet_worker.roofline.measurement import NotMeasurable
+from warmfleet_worker.roofline.measurement import FILL_SECONDS, NotMeasurable
 
 _OUT_OF_MEMORY_SCORE: Final = Path("/proc/self/oom_score_adj")
 
@@ -27,12 +27,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="fail where another process measures or works meanwhile",
     )
-    only_if_idle = parser.parse_args(arguments).only_if_idle
+    parser.add_argument(
+        "--fill-seconds",
+        type=float,
+        default=FILL_SECONDS,
+        help="for the memory that is read (default: %(default)s)",
+    )
+    options = parser.parse_args(arguments)
+    only_if_idle = options.only_if_idle
     if only_if_idle:
         with suppress(OSError):  # without memory the kernel ends this process, and not an engine
             _OUT_OF_MEMORY_SCORE.write_text("1000", encoding="ascii")
     try:
-        limits, others_ratio = measure_now(wait=not only_if_idle)
+        limits, others_ratio = measure_now(wait=not only_if_idle, fill_seconds=options.fill_seconds)
     except NotMeasurable as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

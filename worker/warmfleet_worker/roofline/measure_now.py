@@ -6,12 +6,20 @@ from warmfleet_runtime.processors import IDLE_BUSY_RATIO, CpuUsage, usable_cores
 from warmfleet_worker.engine.roofline import MachineLimits
 from warmfleet_worker.pytorch import is_torch_installed
 from warmfleet_worker.roofline.limits_file import limits_path, machine_lock, read_limits, write_limits
-from warmfleet_worker.roofline.measurement import NO_TORCH, NeverMeasurable, NotMeasurable, measure
+from warmfleet_worker.roofline.measurement import (
+    FILL_SECONDS,
+    NO_TORCH,
+    NeverMeasurable,
+    NotMeasurable,
+    measure,
+)
 from warmfleet_worker.roofline.memory_reader import MemoryReader, free_buffer_bytes
 
 
-def measure_now(*, wait: bool = True) -> tuple[MachineLimits, float]:
+def measure_now(*, wait: bool = True, fill_seconds: float = FILL_SECONDS) -> tuple[MachineLimits, float]:
     """The limits, and the share of the cores that other processes used meanwhile; about two seconds.
+
+    `fill_seconds`: for the memory that is read; a virtual machine takes longer for what it never had before.
 
     With `wait` after any other process that measures now. The best limits of processors are kept, if the
     machine was idle; those of a GPU are not.
@@ -34,7 +42,7 @@ def measure_now(*, wait: bool = True) -> tuple[MachineLimits, float]:
         if gpu_limits := measure_gpu():
             return gpu_limits, usage.others_ratio()
         reader = held.enter_context(MemoryReader(free_buffer_bytes(), cores=cores))
-        limits = measure(reader, Products(cores), cores)
+        limits = measure(reader, Products(cores), cores, fill_seconds=fill_seconds)
         others_ratio = usage.others_ratio()
     if others_ratio <= IDLE_BUSY_RATIO:
         path = limits_path()

@@ -47,16 +47,22 @@ Multiply = Callable[[Element, int], None]
 
 
 def measure(
-    reader: Reader, multiply: Multiply, cores: int, clock: Callable[[], float] = time.perf_counter
+    reader: Reader,
+    multiply: Multiply,
+    cores: int,
+    clock: Callable[[], float] = time.perf_counter,
+    *,
+    fill_seconds: float = FILL_SECONDS,
 ) -> MachineLimits:
     """Measure for two seconds at most, in reads and products of about `SLICE_SECONDS`.
 
-    One that takes far longer than the one before it may exceed the two seconds by itself.
+    One that takes far longer than the one before it may exceed the two seconds by itself; so does a longer
+    time to fill the memory.
 
     Raises:
         NotMeasurable: too little memory could be filled within the time.
     """
-    filled_bytes = _fill(reader, clock)
+    filled_bytes = _fill(reader, clock, fill_seconds)
     read_rate, read_threads = _best_read(reader, filled_bytes, thread_counts(cores), clock)
     return MachineLimits(
         read_bytes_per_second=read_rate,
@@ -72,17 +78,17 @@ def thread_counts(cores: int) -> list[int]:
     return [cores, *sorted(1 << power for power in range(cores.bit_length()) if 1 << power < cores)[::-1]]
 
 
-def _fill(reader: Reader, clock: Callable[[], float]) -> int:
+def _fill(reader: Reader, clock: Callable[[], float], fill_seconds: float) -> int:
     """Write the memory once, so that it exists; the bytes for which there was time."""
     filled_bytes, spent = 0, 0.0
-    while filled_bytes + FILL_BYTES <= reader.size_bytes and spent < FILL_SECONDS:
+    while filled_bytes + FILL_BYTES <= reader.size_bytes and spent < fill_seconds:
         started = clock()
         reader.fill(filled_bytes, FILL_BYTES)
         spent += clock() - started
         filled_bytes += FILL_BYTES
     if filled_bytes < MIN_BUFFER_BYTES:
         raise NotMeasurable(
-            f"{filled_bytes >> 20} MiB of memory were free and could be filled within {FILL_SECONDS} s; "
+            f"{filled_bytes >> 20} MiB of memory were free and could be filled within {fill_seconds:g} s; "
             f"{MIN_BUFFER_BYTES >> 20} MiB are needed"
         )
     return filled_bytes

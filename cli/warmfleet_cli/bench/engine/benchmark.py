@@ -23,6 +23,8 @@ from warmfleet_worker.runner.runner_settings import ELEMENT_BYTES
 SWEEP_STEPS: Final = 3
 PAUSE_SECONDS: Final = 0.05
 """Between two engines: threads that wait for work spin for a while."""
+MEMORY_SECONDS: Final = 30
+"""In which a system gives memory to read; a worker, which has clients, waits for less of it."""
 MEMORY_RATIO: Final = 0.8
 """Of the free memory, for the contexts and weights of all engines."""
 
@@ -111,12 +113,15 @@ async def run_engine_bench(
 
 
 async def measured_limits(environment: Mapping[str, str]) -> MachineLimits:
-    """The limits as they are now, of what computes in `environment`; two seconds and the import of torch.
+    """The limits as they are now, of what computes in `environment`.
+
+    It takes two seconds, the import of torch, and as long as the system needs for 2 GiB of memory.
 
     Raises:
         BenchError: they cannot be measured.
     """
-    output = await output_of("warmfleet_worker.roofline", environment=environment)
+    seconds = str(MEMORY_SECONDS)
+    output = await output_of("warmfleet_worker.roofline", "--fill-seconds", seconds, environment=environment)
     return msgspec.json.decode(output, type=MachineLimits)
 
 

@@ -15,15 +15,8 @@ static inline int64_t wf_layout_bytes(wf_layout layout, int64_t inputs) {
     return (inputs + layout.inputs - 1) / layout.inputs * layout.bytes;
 }
 
-/* Rows of all tiles but the last, which has the rest, where a tile holds `most`: as few tiles as it takes, of about as
- * many rows each. A tile of few rows would wait for its own sums: eight rows as 6 and 2 take a fifth longer than as
- * 4 and 4. */
-static inline int32_t wf_rows_of_tile(int32_t rows, int32_t most) {
-    int32_t tiles = (rows + most - 1) / most;
-    return (rows + tiles - 1) / tiles;
-}
-
-/* A product of `rows` rows with a matrix. Activations of the rows of a tile stand together, as the format has them. */
+/* A product of `rows` rows with a matrix. As many rows as a tile has stand together, as the format has them; how many
+ * these are follows from `rows` (projection.inc), which has to be that of their packing. */
 typedef struct {
     const void *weights;        /* packed panels */
     const void *x;              /* packed activations */
@@ -71,8 +64,8 @@ typedef struct {
     void (*product)(const wf_product *product, int first, int count);
     /* Pairs of panels; `first` is a multiple of those whose outputs fill a group of activations. */
     void (*swiglu)(const wf_product *product, int first, int count);
-    /* The tile of rows that begins at row `first`. */
-    void (*pack)(const wf_packing *packing, int first);
+    /* One tile of rows. There are as few as `tile_rows` allows. */
+    void (*pack)(const wf_packing *packing, int tile);
     /* One output's weights, as float32. */
     void (*row)(const void *weights, int inputs, int32_t output, float *to);
 } wf_projection_kernels;
@@ -113,7 +106,7 @@ typedef struct {
 
 extern const wf_level_kernels wf_levels[WF_LEVELS];
 
-enum { WF_MAX_TILE_ROWS = 12, WF_MAX_HEAD_DIM = 512 };
+enum { WF_MAX_TILE_ROWS = 16, WF_MAX_HEAD_DIM = 512 };
 /* Floats of scratch that `attend` needs: packed queries, scores, packed probabilities, two copies of values. */
 int64_t wf_attend_scratch(int head_dim);
 

@@ -1,11 +1,15 @@
 /* The instruction-set levels: which of them a processor runs, and the kernels of each. */
+#define _GNU_SOURCE
 #include "kernels.h"
 
 #include <cpuid.h>
 #include <stddef.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 extern const wf_projection_kernels wf_avx2_bf16_weights, wf_avx2_f32_weights, wf_avx512_bf16_weights,
-    wf_avx512_f32_weights, wf_units_bf16_weights, wf_avx2_int8_weights, wf_avx512_int8_weights, wf_units_int8_weights;
+    wf_avx512_f32_weights, wf_units_bf16_weights, wf_amx_bf16_weights, wf_avx2_int8_weights, wf_avx512_int8_weights,
+    wf_units_int8_weights;
 extern const wf_attention_kernels wf_avx2_bf16_attention, wf_avx2_f32_attention, wf_avx512_bf16_attention,
     wf_avx512_f32_attention, wf_units_bf16_attention;
 extern const wf_row_kernels wf_avx2_rows, wf_avx512_rows;
@@ -34,7 +38,25 @@ const wf_level_kernels wf_levels[WF_LEVELS] = {
         .attention = {[WF_BF16] = &wf_units_bf16_attention},
         .row = &wf_avx512_rows,
     },
+    [WF_AMX_BF16] = {
+        .projection = {[WF_WEIGHTS_BF16] = &wf_amx_bf16_weights},
+#ifdef WF_EMULATED_TILES
+        .attention = {[WF_BF16] = &wf_avx2_bf16_attention},
+        .row = &wf_avx2_rows,
+#else
+        .attention = {[WF_BF16] = &wf_units_bf16_attention},
+        .row = &wf_avx512_rows,
+#endif
+    },
 };
+
+/* Whether the processor has tile registers, and the system lets this process use them. */
+static int has_tiles(void) {
+    enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & AMX_BF16) || !(d & AMX_TILE)) return 0;
+    return !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+}
 
 static int runs(int level) {
     unsigned a, b, c, d;
@@ -43,11 +65,15 @@ static int runs(int level) {
     /* Conversions of float16; compilers do not agree on a name for it. */
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C)) return 0;
     if (level == WF_AVX2) return 1;
+#ifdef WF_EMULATED_TILES
+    if (level == WF_AMX_BF16) return 1;
+#endif
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
         !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
         return 0;
     if (level == WF_AVX512) return 1;
-    return level == WF_AVX512_BF16 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+    if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vnni")) return 0;
+    return level == WF_AVX512_BF16 || (level == WF_AMX_BF16 && has_tiles());
 }
 
 int wf_level_computes(int level, int format, int element) {

@@ -30,7 +30,7 @@ typedef struct {
 static void pack_tile(void *context, int tile, int worker) {
     const packing_job *job = context;
     (void)worker;
-    job->projection->pack(&job->packing, tile * wf_rows_of_tile(job->packing.rows, job->projection->tile_rows));
+    job->projection->pack(&job->packing, tile);
 }
 
 /* Pack `rows` rows of `inputs` floats at `from` into e->x, after an RMS norm where norm_weight is not NULL. */
@@ -40,7 +40,7 @@ static void pack_rows(wf_engine *e, const float *from, int rows, int64_t inputs,
         {.x = from, .stride = inputs, .rows = rows, .inputs = (int32_t)inputs, .norm_weight = norm_weight,
          .norm_epsilon = e->model.norm_epsilon, .packed = e->x},
     };
-    int tile_rows = wf_rows_of_tile(rows, e->projection->tile_rows);
+    int tile_rows = e->projection->tile_rows;
     run_rows(e, rows, pack_tile, &job, (rows + tile_rows - 1) / tile_rows);
 }
 

@@ -1,4 +1,5 @@
-/* Sixteen float32 in one AVX-512 register or two AVX2 ones, and what the kernels do with them.
+/* Sixteen float32, or eight integers of 64 bits, in one AVX-512 register or two AVX2 ones, and what the kernels do with
+ * them.
  *
  * Every operation is one that both instruction sets define lane by lane, so that a kernel written with these
  * has one reduction order; fused multiply-adds are written as such (the files are compiled with
@@ -16,14 +17,17 @@
 #define WF_INLINE static inline __attribute__((always_inline))
 enum { WF_VECTOR = 16 };
 /* Rows of a tile: with one panel (AVX2) or two, their accumulators stay in registers. AVX2 has 16: twelve hold sums,
- * two a half of a pair of inputs, one an activation. */
-#ifdef WF_USE_AVX512
+ * two a half of a pair of inputs, one an activation. A register of AMX holds sixteen rows. */
+#ifdef WF_TILE_REGISTERS
+enum { TILE_ROWS = 16 };
+#elif defined(WF_USE_AVX512)
 enum { TILE_ROWS = 12 };
 #else
 enum { TILE_ROWS = 6 };
 /* What is behind `pointer` is read again: where the compiler kept activations for all panels of a tile, they took the
  * registers of its sums, which went to memory and back for each pair of inputs. */
 #define READ_AGAIN(pointer) __asm__ volatile("" : "+r"(pointer))
+/* A sum stays where it is: with three rows and two panels the compiler put some of them into memory. */
 #define IN_REGISTERS(vector) __asm__("" : "+x"(vector.a), "+x"(vector.b))
 #endif
 
@@ -124,6 +128,7 @@ static inline void v_store_int16(int16_t *p, vec x) {
 #endif
 
 /* Eight unsigned integers of 64 bits. */
+enum { WIDE_LANES = 8 };
 #ifdef WF_USE_AVX512
 typedef __m512i wide;
 static inline wide w_set(uint64_t x) { return _mm512_set1_epi64((long long)x); }
@@ -262,18 +267,13 @@ static inline void v_store_bf16(uint16_t *p, vec x) {
 
 static inline int at_most(int count, int limit) { return count < limit ? count : limit; }
 
-/* What a product fetches into the second-level cache while it reads its weights: with each line the one `ahead` bytes
+/* What a product fetches into the second-level cache while it reads panels: with each line the one `ahead` bytes
  * further on, `behind` bytes less from line to line. */
 typedef struct {
     int64_t ahead, behind;
-} wf_fetch;
+} fetching;
 
 enum { LINE_BYTES = 64 };
-
-/* Of what is read next, which begins `ahead` bytes further on in panels of `panel` bytes, the part `part` of `parts`. */
-static inline wf_fetch fetch_part(int64_t ahead, int64_t panel, int part, int parts) {
-    return (wf_fetch){ahead + panel * part / parts, LINE_BYTES - (LINE_BYTES + parts - 1) / parts};
-}
 
 /* Up to sixteen floats in a register; zeros after `count`. */
 static inline vec load_some(const float *p, int count) {
@@ -281,6 +281,17 @@ static inline vec load_some(const float *p, int count) {
     float some[WF_VECTOR] = {0};
     memcpy(some, p, sizeof(float) * (size_t)count);
     return v_load(some);
+}
+
+/* The first `count` of them. */
+static inline void store_some(float *p, vec x, int count) {
+    if (count >= WF_VECTOR) {
+        v_store(p, x);
+        return;
+    }
+    float some[WF_VECTOR];
+    v_store(some, x);
+    memcpy(p, some, sizeof(float) * (size_t)count);
 }
 
 /* 1 / sqrt(mean square + epsilon): sixteen sums, then one. */

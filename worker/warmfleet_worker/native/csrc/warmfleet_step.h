@@ -8,8 +8,8 @@
  * By noun: memory.c; weights.c packs matrices; engine.c what an engine holds; step.c the order of a step; stepper.c
  * its two halves; attention.c which thread attends to what; pool.c the threads. kernels.h declares the tables that
  * levels.c lists and levels/ compiles, each file with its own flags, from pairs.inc and int8.inc with tiles.inc
- * (products), projection.inc, attention.inc, rows.inc and sampler.inc. vectors.h has sixteen lanes on both
- * instruction sets.
+ * (products), amx.inc (those of tile registers), panels.inc (weights), projection.inc, attention.inc, rows.inc and
+ * sampler.inc. vectors.h has sixteen lanes on both instruction sets.
  */
 #ifndef WARMFLEET_STEP_H
 #define WARMFLEET_STEP_H
@@ -24,7 +24,7 @@
 enum wf_format { WF_WEIGHTS_BF16 = 0, WF_WEIGHTS_F32 = 1, WF_WEIGHTS_INT8 = 2, WF_FORMATS = 3 };
 /* Of keys and values. */
 enum wf_element { WF_BF16 = 0, WF_F32 = 1, WF_ELEMENTS = 2 };
-enum wf_level { WF_AVX2 = 0, WF_AVX512 = 1, WF_AVX512_BF16 = 2, WF_LEVELS = 3 };
+enum wf_level { WF_AVX2 = 0, WF_AVX512 = 1, WF_AVX512_BF16 = 2, WF_AMX_BF16 = 3, WF_LEVELS = 4 };
 enum wf_status { WF_OK = 0, WF_BAD_ARGUMENT = -1, WF_NO_MEMORY = -2, WF_NO_THREAD = -3, WF_NO_LEVEL = -4 };
 
 /* Weights of one layer. Matrices are packed by wf_pack, vectors are float32; absent ones are NULL. */

@@ -1,0 +1,9 @@
+/* bfloat16 by the tile registers of AMX. */
+#define WF_TILE_REGISTERS
+#ifndef WF_EMULATED_TILES
+#define WF_USE_AVX512
+#define WF_DOT_BF16
+#endif
+#define WF_PROJECTION wf_amx_bf16_weights
+#include "../amx.inc"
+#include "../projection.inc"
