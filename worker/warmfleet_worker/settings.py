@@ -25,7 +25,7 @@ from warmfleet_runtime.http.listener import is_loopback
 Dtype = Literal["Auto", "Float32", "BFloat16", "Float16", "Float64"]
 EngineType = Literal["Warmfleet", "VLLM"]
 CpuKernels = Literal["Auto", "Torch", "AVX2", "AVX512", "AVX512BF16", "AMXBF16"]
-"""Auto: the native step at the best level that the processor runs, else PyTorch."""
+"""Auto: the native step at the best level that the processor runs and that has been run, else PyTorch."""
 WeightQuantization = Literal["None", "Int8"]
 BLOCK_SIZES: Final = (16, 32, 64, 128)
 MAX_EXTRA_ARGUMENTS: Final = 64
@@ -258,7 +258,7 @@ def _parser() -> argparse.ArgumentParser:
         "--cpu-kernels",
         choices=get_args(CpuKernels),
         default="Auto",
-        help="what computes on a CPU: the native step at a level, or PyTorch; Auto: the best that runs",
+        help="what computes on a CPU: the native step at a level, or PyTorch; Auto: the best but AMXBF16",
     )
     add("--no-prefix-caching", action="store_true", help="compute every prompt from its first token")
     add(

@@ -52,6 +52,17 @@ class WeightQuantization(StrEnum):
     INT8 = "Int8"
 
 
+class CpuKernels(StrEnum):
+    """Values of `--cpu-kernels`, as a worker has them."""
+
+    AUTO = "Auto"
+    TORCH = "Torch"
+    AVX2 = "AVX2"
+    AVX512 = "AVX512"
+    AVX512_BF16 = "AVX512BF16"
+    AMX_BF16 = "AMXBF16"
+
+
 class Dtype(StrEnum):
     """Values of `--dtype`: the type of weights and KV cache."""
 
@@ -258,6 +269,9 @@ def engine_command(
     weight_quantization: Annotated[
         WeightQuantization, typer.Option(help="Of our engine's weights; the others hold them as they are.")
     ] = WeightQuantization.NONE,
+    cpu_kernels: Annotated[
+        CpuKernels, typer.Option(help="Of our engine on a CPU; Auto: the best level but AMXBF16.")
+    ] = CpuKernels.AUTO,
     cpu: Annotated[
         bool, typer.Option("--cpu", help="Measure the processors, where there is a GPU too.")
     ] = False,
@@ -278,6 +292,7 @@ def engine_command(
         steps=steps,
         dtype=dtype.value,
         weight_quantization=weight_quantization.value,
+        cpu_kernels=cpu_kernels.value,
         cpu=cpu,
     )
     report = Report(output)

@@ -32,6 +32,7 @@ _STATUS: Final = {
     -2: "there is not enough memory",
     -3: "a thread cannot be started",
     -4: "the level does not run on this processor, or not in this dtype",
+    -5: "the system does not let this process use the level's registers",
 }
 
 

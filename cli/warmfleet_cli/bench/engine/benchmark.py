@@ -115,7 +115,8 @@ async def run_engine_bench(
 async def measured_limits(environment: Mapping[str, str]) -> MachineLimits:
     """The limits as they are now, of what computes in `environment`.
 
-    It takes two seconds, the import of torch, and as long as the system needs for 2 GiB of memory.
+    It takes two seconds, the import of torch, and as long as the system needs for 2 GiB of memory, within
+    `MEMORY_SECONDS`.
 
     Raises:
         BenchError: they cannot be measured.

@@ -1,6 +1,6 @@
 """warmfleet's engine as a process that is measured: the runner that `load_runner` gives, by its protocol.
 
-python -m warmfleet_cli.bench.engine.own_program MODEL DTYPE WEIGHT_QUANTIZATION BLOCKS
+python -m warmfleet_cli.bench.engine.own_program MODEL DTYPE WEIGHT_QUANTIZATION CPU_KERNELS BLOCKS
 """
 
 import sys
@@ -16,7 +16,7 @@ from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.runner.runner import ModelRunner, load_runner, resolve_dtype
 from warmfleet_worker.runner.runner_settings import ELEMENT_BYTES, RunnerSettings
-from warmfleet_worker.settings import Dtype, WeightQuantization
+from warmfleet_worker.settings import CpuKernels, Dtype, WeightQuantization
 
 PIECE_TOKENS: Final = 512
 """Tokens of one chunk of those that fill a context."""
@@ -29,7 +29,12 @@ class OwnEngine:
     variants: Final = ["all cores"]
 
     def __init__(
-        self, model: Path, dtype: Dtype, weight_quantization: WeightQuantization, blocks: int
+        self,
+        model: Path,
+        dtype: Dtype,
+        weight_quantization: WeightQuantization,
+        cpu_kernels: CpuKernels,
+        blocks: int,
     ) -> None:
         config = load_model_config(model)
         element_bytes = ELEMENT_BYTES[resolve_dtype(dtype, config, BLOCK_SIZE_TOKENS)]
@@ -42,6 +47,7 @@ class OwnEngine:
                 block_size_tokens=BLOCK_SIZE_TOKENS,
                 dtype=dtype,
                 weight_quantization=weight_quantization,
+                cpu_kernels=cpu_kernels,
             ),
         )
         weights = "" if weight_quantization == "None" else f", {weight_quantization} weights"
@@ -106,11 +112,11 @@ class OwnEngine:
 
 
 def main() -> int:
-    model, dtype, weight_quantization, blocks = sys.argv[1:]
+    model, dtype, quantization, kernels, blocks = sys.argv[1:]
 
     def make() -> CaseEngine:
-        # The command has checked both names.
-        return OwnEngine(Path(model), dtype, weight_quantization, int(blocks))  # type: ignore[arg-type]
+        # The command has checked the names.
+        return OwnEngine(Path(model), dtype, quantization, kernels, int(blocks))  # type: ignore[arg-type]
 
     return serve(make)
 

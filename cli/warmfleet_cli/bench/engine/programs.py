@@ -50,12 +50,12 @@ class Program:
     """Why it cannot be started, or ""."""
 
 
-def own_program(model: Path, dtype: str, weight_quantization: str, blocks: int) -> Program:
+def own_program(model: Path, dtype: str, weight_quantization: str, cpu_kernels: str, blocks: int) -> Program:
     """Our engine, with the environment of a worker's."""
     return Program(
         "warmfleet",
         f"{_PROGRAMS}.own_program",
-        (str(model), dtype, weight_quantization, str(blocks)),
+        (str(model), dtype, weight_quantization, cpu_kernels, str(blocks)),
         environment={"OMP_WAIT_POLICY": "PASSIVE"},
     )
 

@@ -51,6 +51,8 @@ class EngineChoice:
     steps: int
     dtype: str
     weight_quantization: str = "None"
+    cpu_kernels: str = "Auto"
+    """Of our engine."""
     cpu: bool = False
     """On the processors, where there is a GPU too."""
 
@@ -108,7 +110,8 @@ def _program(
     engine: str, choice: EngineChoice, model: EngineModel, cases: list[Case], *, on_gpu: bool
 ) -> Program:
     if engine == OWN:
-        return own_program(model.folder, choice.dtype, choice.weight_quantization, blocks_of(cases))
+        quantization, kernels = choice.weight_quantization, choice.cpu_kernels
+        return own_program(model.folder, choice.dtype, quantization, kernels, blocks_of(cases))
     if engine == "llama.cpp":
         return llama_program(model.gguf, cases, on_gpu=on_gpu)
     if engine == VLLM:

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
 
 from warmfleet_cli.__main__ import app
 from warmfleet_cli.bench import report
+from warmfleet_cli.bench.app import CpuKernels
 from warmfleet_cli.bench.engine import benchmark, run
 from warmfleet_cli.bench.engine.case_loop import measured_steps
 from warmfleet_cli.bench.engine.cases import Case
@@ -25,6 +27,7 @@ from warmfleet_cli.bench.engine.transformers_program import TransformersEngine
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_worker.engine.roofline import MachineLimits
 from warmfleet_worker.model.config import load_model_config
+from warmfleet_worker.settings import CpuKernels as KernelNames
 
 LIMITS = MachineLimits(
     read_bytes_per_second=2e10,
@@ -94,6 +97,18 @@ def test_on_a_gpu_every_engine_may_use_it_and_llama_cpp_is_left_out(folder):
         assert ("bfloat16" in vllm.arguments) or not on_gpu
         assert ("--cpu" in llama.missing) is on_gpu
     assert "CUDA_VISIBLE_DEVICES" not in NO_CHANGE
+
+
+def test_our_engine_computes_with_the_kernels_that_are_named(folder):
+    choice = run.EngineChoice(
+        ("warmfleet",), (1,), (32,), 48, rounds=1, steps=3, dtype="Auto", cpu_kernels="AVX2"
+    )
+    model = EngineModel("tiny", folder, load_model_config(folder), folder / "none.gguf")
+
+    (own,) = run.bench_settings(choice, model, 2**34).programs
+
+    assert own.arguments[1:4] == ("Auto", "None", "AVX2")
+    assert {kernels.value for kernels in CpuKernels} == set(get_args(KernelNames))
 
 
 def test_every_engine_gets_what_decides_where_it_computes(tmp_path):

@@ -25,6 +25,7 @@ int wf_engine_new(const wf_model *model, wf_engine **engine) {
         return WF_BAD_ARGUMENT;
     const wf_level_kernels *kernels = &wf_levels[m->level];
     if (!wf_level_computes(m->level, m->weight_format, m->kv_element)) return WF_NO_LEVEL;
+    if (!wf_level_permitted(m->level)) return WF_NO_PERMISSION;
     wf_engine *e = calloc(1, sizeof *e);
     if (!e) return WF_NO_MEMORY;
     e->model = *model;

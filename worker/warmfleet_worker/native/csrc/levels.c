@@ -50,12 +50,24 @@ const wf_level_kernels wf_levels[WF_LEVELS] = {
     },
 };
 
-/* Whether the processor has tile registers, and the system lets this process use them. */
+enum { TILE_DATA = 18, GET_SUPPORTED = 0x1021, REQUEST_PERMISSION = 0x1023 };
+
+/* Whether processor and system have tile registers. */
 static int has_tiles(void) {
-    enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
     unsigned a, b, c, d;
+    uint64_t supported = 0;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & AMX_BF16) || !(d & AMX_TILE)) return 0;
-    return !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+    return !syscall(SYS_arch_prctl, GET_SUPPORTED, &supported) && supported >> TILE_DATA & 1;
+}
+
+int wf_level_permitted(int level) {
+#ifdef WF_EMULATED_TILES
+    return level < WF_LEVELS;
+#else
+    /* Asked for by who uses it: from then on the stacks of signals have to be larger. */
+    return level != WF_AMX_BF16 || !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+#endif
 }
 
 static int runs(int level) {

@@ -1,7 +1,7 @@
 /* AMX's tile registers: eight matrices of up to sixteen rows of 64 bytes, and the sums of products of bfloat16 pairs
  * (Intel 64 and IA-32 Architectures Software Developer's Manual, TDPBF16PS).
- * Instructions are written out, as compilers know them later than assemblers. With WF_EMULATED_TILES the registers are
- * memory, so that tests run what is written with them on any processor.
+ * Instructions are bytes, so that the assembler need not know them: where it fails there are no kernels at all. With
+ * WF_EMULATED_TILES the registers are memory, so that tests run what is written with them on any processor.
  */
 #ifndef WARMFLEET_TILE_REGISTERS_H
 #define WARMFLEET_TILE_REGISTERS_H
@@ -21,16 +21,20 @@ typedef struct {
 _Static_assert(sizeof(tile_shapes) == 64, "as the instruction reads it");
 
 #ifndef WF_EMULATED_TILES
-/* The numbers of registers are a part of the instruction. */
-#define TILES_BEGIN(shapes) __asm__ volatile("ldtilecfg %0" ::"m"(*(shapes)))
-#define TILES_END() __asm__ volatile("tilerelease")
-#define TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)
-#define TILE_LOAD(t, from, stride) \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(from), "r"((int64_t)(stride)) : "memory")
-#define TILE_STORE(t, to, stride) \
-    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(to), "r"((int64_t)(stride)) : "memory")
+/* Register numbers are a part of the bytes, addresses are in rax and rdx. */
+#define TILES_BEGIN(shapes) /* ldtilecfg (%rax) */ \
+    __asm__ volatile(".byte 0xc4, 0xe2, 0x78, 0x49, 0x00" ::"a"(shapes), "m"(*(shapes)))
+#define TILES_END() /* tilerelease */ __asm__ volatile(".byte 0xc4, 0xe2, 0x78, 0x49, 0xc0" ::)
+#define TILE_ZERO(t) /* tilezero */ __asm__ volatile(".byte 0xc4, 0xe2, 0x7b, 0x49, 0xc0 + 8 * " #t ::)
+#define TILE_LOAD(t, from, stride) /* tileloadd (%rax,%rdx), t */ \
+    __asm__ volatile(".byte 0xc4, 0xe2, 0x7b, 0x4b, 0x04 + 8 * " #t ", 0x10" ::"a"(from), \
+                     "d"((int64_t)(stride)) : "memory")
+#define TILE_STORE(t, to, stride) /* tilestored t, (%rax,%rdx) */ \
+    __asm__ volatile(".byte 0xc4, 0xe2, 0x7a, 0x4b, 0x04 + 8 * " #t ", 0x10" ::"a"(to), \
+                     "d"((int64_t)(stride)) : "memory")
 /* c[m][n] += the sum over k of x[m][2k] w[k][2n], plus that of x[m][2k + 1] w[k][2n + 1]. */
-#define TILE_ADD_PRODUCTS(c, x, w) __asm__ volatile("tdpbf16ps %%tmm" #w ", %%tmm" #x ", %%tmm" #c ::)
+#define TILE_ADD_PRODUCTS(c, x, w) /* tdpbf16ps w, x, c */ \
+    __asm__ volatile(".byte 0xc4, 0xe2, 0x02 + 8 * (15 - " #w "), 0x5c, 0xc0 + 8 * " #c " + " #x ::)
 #else
 static __thread struct {
     tile_shapes shapes;
@@ -46,7 +50,25 @@ static inline float emulated_bf16(const uint8_t *at) {
     return value;
 }
 
-static inline void emulated_zero(int t) { memset(emulated.bytes[t], 0, sizeof emulated.bytes[t]); }
+/* What the processor refuses ends the process here as well. */
+static inline void emulated_require(int holds) {
+    if (!holds) __builtin_trap();
+}
+
+static inline void emulated_begin(const tile_shapes *shapes) {
+    emulated_require(shapes->palette == 1 && !shapes->start_row);
+    for (int t = 0; t < 16; t++) {
+        emulated_require(shapes->rows[t] <= REGISTER_ROWS && shapes->row_bytes[t] <= REGISTER_ROW_BYTES);
+        emulated_require(!shapes->rows[t] == !shapes->row_bytes[t] && (t < TILE_REGISTERS || !shapes->rows[t]));
+    }
+    memset(&emulated, 0, sizeof emulated);
+    emulated.shapes = *shapes;
+}
+
+static inline void emulated_zero(int t) {
+    emulated_require(emulated.shapes.rows[t]);
+    memset(emulated.bytes[t], 0, sizeof emulated.bytes[t]);
+}
 
 static inline void emulated_load(int t, const uint8_t *from, int64_t stride) {
     emulated_zero(t);
@@ -55,20 +77,20 @@ static inline void emulated_load(int t, const uint8_t *from, int64_t stride) {
 }
 
 static inline void emulated_store(int t, uint8_t *to, int64_t stride) {
+    emulated_require(emulated.shapes.rows[t]);
     for (int row = 0; row < emulated.shapes.rows[t]; row++)
         memcpy(to + row * stride, emulated.bytes[t][row], emulated.shapes.row_bytes[t]);
 }
 
-/* As the manual has it, and shapes that do not fit end the process here as well. Products are exact in float32. */
+/* As the manual has it, but that numbers below the normal ones are 0 there. */
 static inline void emulated_add_products(int c, int x, int w) {
     const tile_shapes *s = &emulated.shapes;
-    if (s->palette != 1 || s->rows[c] != s->rows[x] || s->row_bytes[x] != 4 * s->rows[w] ||
-        s->row_bytes[c] != s->row_bytes[w])
-        __builtin_trap();
-    for (int m = 0; m < emulated.shapes.rows[c]; m++)
-        for (int n = 0; n < emulated.shapes.row_bytes[c] / 4; n++) {
+    emulated_require(s->rows[c] && s->rows[c] == s->rows[x]);
+    emulated_require(s->row_bytes[x] == 4 * s->rows[w] && s->row_bytes[c] == s->row_bytes[w]);
+    for (int m = 0; m < s->rows[c]; m++)
+        for (int n = 0; n < s->row_bytes[c] / 4; n++) {
             float even = 0, odd = 0, sum;
-            for (int k = 0; k < emulated.shapes.row_bytes[x] / 4; k++) {
+            for (int k = 0; k < s->row_bytes[x] / 4; k++) {
                 const uint8_t *of_x = &emulated.bytes[x][m][4 * k], *of_w = &emulated.bytes[w][k][4 * n];
                 even += emulated_bf16(of_x) * emulated_bf16(of_w);
                 odd += emulated_bf16(of_x + 2) * emulated_bf16(of_w + 2);
@@ -79,8 +101,8 @@ static inline void emulated_add_products(int c, int x, int w) {
         }
 }
 
-#define TILES_BEGIN(given) (emulated.shapes = *(given))
-#define TILES_END() (void)0
+#define TILES_BEGIN(shapes) emulated_begin(shapes)
+#define TILES_END() memset(&emulated, 0, sizeof emulated)
 #define TILE_ZERO(t) emulated_zero(t)
 #define TILE_LOAD(t, from, stride) emulated_load(t, (const uint8_t *)(from), stride)
 #define TILE_STORE(t, to, stride) emulated_store(t, (uint8_t *)(to), stride)

@@ -25,7 +25,9 @@ enum wf_format { WF_WEIGHTS_BF16 = 0, WF_WEIGHTS_F32 = 1, WF_WEIGHTS_INT8 = 2, W
 /* Of keys and values. */
 enum wf_element { WF_BF16 = 0, WF_F32 = 1, WF_ELEMENTS = 2 };
 enum wf_level { WF_AVX2 = 0, WF_AVX512 = 1, WF_AVX512_BF16 = 2, WF_AMX_BF16 = 3, WF_LEVELS = 4 };
-enum wf_status { WF_OK = 0, WF_BAD_ARGUMENT = -1, WF_NO_MEMORY = -2, WF_NO_THREAD = -3, WF_NO_LEVEL = -4 };
+enum wf_status {
+    WF_OK = 0, WF_BAD_ARGUMENT = -1, WF_NO_MEMORY = -2, WF_NO_THREAD = -3, WF_NO_LEVEL = -4, WF_NO_PERMISSION = -5
+};
 
 /* Weights of one layer. Matrices are packed by wf_pack, vectors are float32; absent ones are NULL. */
 typedef struct {
