@@ -24,12 +24,10 @@ from warmfleet_worker.engine.engine import Engine
 from warmfleet_worker.engine.messages import AddSequences
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.scheduler import SchedulerSettings
-from warmfleet_worker.native.choice import CpuKernels
-from warmfleet_worker.native.levels import Level
 from warmfleet_worker.native.library import native_library
 from warmfleet_worker.runner.runner import ModelRunner, load_runner
 from warmfleet_worker.runner.runner_settings import RunnerSettings
-from warmfleet_worker.settings import Dtype, WeightQuantization
+from warmfleet_worker.settings import CpuKernels, Dtype, WeightQuantization
 
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {"num_hidden_layers": 4},
@@ -48,12 +46,6 @@ MODELS: dict[str, dict[str, Any]] = {
 """Grouped queries, sizes that are no multiple of any tile, tied embeddings, biases, a sliding window."""
 SCHEDULES = {"Auto": 250, "Float32": 63}
 """Of each model, by dtype."""
-KERNELS: dict[Level, CpuKernels] = {
-    Level.AVX2: "AVX2",
-    Level.AVX512: "AVX512",
-    Level.AVX512_BF16: "AVX512BF16",
-    Level.AMX_BF16: "AMXBF16",
-}
 CONVERSATIONS = 24
 SCHEDULES_OF_CONVERSATIONS = 63
 """So many draw from the same conversations, which are computed alone once."""
@@ -150,7 +142,7 @@ def test_each_level_that_runs_here_has_bits_that_no_schedule_changes(
     tmp_path, level, dtype, quantization
 ) -> None:
     folder = tiny_model_folder("qwen3", tmp_path, **MODELS["qwen3"])
-    runner = exact_runner(folder, dtype, ARENA_BYTES, KERNELS[level], quantization)
+    runner = exact_runner(folder, dtype, ARENA_BYTES, level.option, quantization)
 
     assert happened(runner, range(8))["turns"] > 0
 

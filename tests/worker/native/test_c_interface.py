@@ -81,7 +81,7 @@ def test_every_source_is_compiled():
 
 
 def test_every_level_can_be_asked_for_by_name():
-    names = {level.name.replace("_", "") for level in Level}
+    names = {level.option for level in Level}
 
     assert names == set(get_args(CpuKernels)) - {"Auto", "Torch"}
 

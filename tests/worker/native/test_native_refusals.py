@@ -17,6 +17,7 @@ from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.native import build, choice
 from warmfleet_worker.native.build import NativeStepUnavailable, compile_library
 from warmfleet_worker.native.choice import KernelsNotAvailable, NotNative, choose_native
+from warmfleet_worker.native.levels import Level
 from warmfleet_worker.native.library import NativeLibrary, NativeStepError
 from warmfleet_worker.native.model import native_refusal
 from warmfleet_worker.runner.runner import ModelRunner, load_runner
@@ -85,7 +86,7 @@ def test_quantised_weights_are_refused_by_name_where_pytorch_would_compute(folde
         load_runner(folder, settings)
 
 
-@pytest.mark.parametrize("kernels", ["AVX2", "AVX512", "AVX512BF16", "AMXBF16"])
+@pytest.mark.parametrize("kernels", [level.option for level in Level])
 def test_kernels_asked_for_by_name_run_or_are_refused(folder, kernels):
     config = load_model_config(folder)
     try:
@@ -93,7 +94,7 @@ def test_kernels_asked_for_by_name_run_or_are_refused(folder, kernels):
     except KernelsNotAvailable as error:
         assert f"{kernels} kernels: this processor runs" in str(error)  # noqa: PT017 - depends on the processor
     else:
-        assert chosen.level.name.replace("_", "") == kernels
+        assert chosen.level.option == kernels
 
 
 def test_a_dtype_of_pytorch_alone_is_refused_only_where_kernels_are_named(folder):

@@ -24,13 +24,13 @@ torch.set_num_threads(1)
 WORDS = st.integers(0, 2**32 - 1)
 
 
-@pytest.fixture(scope="module", params=["PyTorch", *(level.name for level in native_library().levels())])
+@pytest.fixture(scope="module", params=["PyTorch", *(level.option for level in native_library().levels())])
 def sample(request, tmp_path_factory):
     """All samplers, behind the penalties that they share."""
     if request.param == "PyTorch":
         return lambda logits, requests: choose(torch.from_numpy(adjusted(logits.numpy(), requests)), requests)
     folder = tiny_model_folder("llama", tmp_path_factory.mktemp("tiny"), vocab_size=2500)
-    settings = RunnerSettings(kv_cache_bytes=2**20, cpu_kernels=request.param.replace("_", ""))
+    settings = RunnerSettings(kv_cache_bytes=2**20, cpu_kernels=request.param)
     model = load_runner(folder, settings).step_model
     assert model.exact
     return lambda logits, requests: model.choose(adjusted(logits.numpy(), requests), requests)

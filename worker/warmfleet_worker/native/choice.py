@@ -12,12 +12,7 @@ from warmfleet_worker.native.library import NativeLibrary, native_library
 from warmfleet_worker.native.model import native_refusal
 from warmfleet_worker.settings import CpuKernels, WeightQuantization
 
-_LEVELS: Final = {
-    "AVX2": Level.AVX2,
-    "AVX512": Level.AVX512,
-    "AVX512BF16": Level.AVX512_BF16,
-    "AMXBF16": Level.AMX_BF16,
-}
+_LEVELS: Final = {level.option: level for level in Level}
 
 
 class KernelsNotAvailable(WarmfleetError):  # noqa: N818 - named after what is wrong

@@ -1,7 +1,9 @@
 """Instruction-set levels of the native step, and which of them a processor runs."""
 
 from enum import IntEnum
-from typing import Final
+from typing import Final, cast
+
+from warmfleet_worker.settings import CpuKernels
 
 
 class Level(IntEnum):
@@ -20,6 +22,11 @@ class Level(IntEnum):
     def title(self) -> str:
         """As people write it."""
         return self.name.replace("AVX512", "AVX-512").replace("_", "-")
+
+    @property
+    def option(self) -> CpuKernels:
+        """As settings have it."""
+        return cast("CpuKernels", self.name.replace("_", ""))
 
 
 NEVER_RUN: Final = frozenset({Level.AMX_BF16})

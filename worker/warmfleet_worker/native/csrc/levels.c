@@ -14,6 +14,28 @@ extern const wf_attention_kernels wf_avx2_bf16_attention, wf_avx2_f32_attention,
     wf_avx512_f32_attention, wf_units_bf16_attention;
 extern const wf_row_kernels wf_avx2_rows, wf_avx512_rows;
 
+/* The level whose processors may have tile registers, what it computes beside them, and the system's part in it. */
+#ifdef WF_EMULATED_TILES
+enum { BESIDE_TILES = WF_AVX2 };
+#define BESIDE_TILES_ATTENTION wf_avx2_bf16_attention
+#define BESIDE_TILES_ROWS wf_avx2_rows
+static int has_tiles(void) { return 1; }
+static int tiles_are_permitted(void) { return 1; }
+#else
+enum { BESIDE_TILES = WF_AVX512_BF16, TILE_DATA = 18, GET_SUPPORTED = 0x1021, REQUEST_PERMISSION = 0x1023 };
+#define BESIDE_TILES_ATTENTION wf_units_bf16_attention
+#define BESIDE_TILES_ROWS wf_avx512_rows
+static int has_tiles(void) {
+    enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
+    unsigned a, b, c, d;
+    uint64_t supported = 0;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & AMX_BF16) || !(d & AMX_TILE)) return 0;
+    return !syscall(SYS_arch_prctl, GET_SUPPORTED, &supported) && supported >> TILE_DATA & 1;
+}
+/* Asked for by who uses them: from then on the stacks of signals have to be larger. */
+static int tiles_are_permitted(void) { return !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA); }
+#endif
+
 const wf_level_kernels wf_levels[WF_LEVELS] = {
     [WF_AVX2] = {
         .projection = {
@@ -40,52 +62,26 @@ const wf_level_kernels wf_levels[WF_LEVELS] = {
     },
     [WF_AMX_BF16] = {
         .projection = {[WF_WEIGHTS_BF16] = &wf_amx_bf16_weights},
-#ifdef WF_EMULATED_TILES
-        .attention = {[WF_BF16] = &wf_avx2_bf16_attention},
-        .row = &wf_avx2_rows,
-#else
-        .attention = {[WF_BF16] = &wf_units_bf16_attention},
-        .row = &wf_avx512_rows,
-#endif
+        .attention = {[WF_BF16] = &BESIDE_TILES_ATTENTION},
+        .row = &BESIDE_TILES_ROWS,
     },
 };
 
-enum { TILE_DATA = 18, GET_SUPPORTED = 0x1021, REQUEST_PERMISSION = 0x1023 };
-
-/* Whether processor and system have tile registers. */
-static int has_tiles(void) {
-    enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
-    unsigned a, b, c, d;
-    uint64_t supported = 0;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & AMX_BF16) || !(d & AMX_TILE)) return 0;
-    return !syscall(SYS_arch_prctl, GET_SUPPORTED, &supported) && supported >> TILE_DATA & 1;
-}
-
-int wf_level_permitted(int level) {
-#ifdef WF_EMULATED_TILES
-    return level < WF_LEVELS;
-#else
-    /* Asked for by who uses it: from then on the stacks of signals have to be larger. */
-    return level != WF_AMX_BF16 || !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
-#endif
-}
+int wf_level_permitted(int level) { return level != WF_AMX_BF16 || tiles_are_permitted(); }
 
 static int runs(int level) {
     unsigned a, b, c, d;
+    if (level == WF_AMX_BF16) return runs(BESIDE_TILES) && has_tiles();
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
     /* Conversions of float16; compilers do not agree on a name for it. */
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C)) return 0;
     if (level == WF_AVX2) return 1;
-#ifdef WF_EMULATED_TILES
-    if (level == WF_AMX_BF16) return 1;
-#endif
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
         !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
         return 0;
     if (level == WF_AVX512) return 1;
-    if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vnni")) return 0;
-    return level == WF_AVX512_BF16 || (level == WF_AMX_BF16 && has_tiles());
+    return level == WF_AVX512_BF16 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
 }
 
 int wf_level_computes(int level, int format, int element) {

@@ -27,9 +27,8 @@ enum { TILE_ROWS = 6 };
 /* What is behind `pointer` is read again: where the compiler kept activations for all panels of a tile, they took the
  * registers of its sums, which went to memory and back for each pair of inputs. */
 #define READ_AGAIN(pointer) __asm__ volatile("" : "+r"(pointer))
-/* A sum stays where it is: with three rows and two panels the compiler put some of them into memory. */
-#define IN_REGISTERS(vector) __asm__("" : "+x"(vector.a), "+x"(vector.b))
 #endif
+enum { MOST_PANELS = 4 };   /* of a tile */
 
 #ifdef WF_USE_AVX512
 typedef __m512 vec;
@@ -263,6 +262,14 @@ static inline void v_store_bf16(uint16_t *p, vec x) {
     __m256i packed = _mm256_packus_epi32(v_round_half(x.a), v_round_half(x.b));
     _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(packed, 0xd8));
 }
+#endif
+
+/* A sum is computed here and stays in its register. Otherwise the compiler put some into memory, and added whole
+ * numbers, whose order is free, in another one. */
+#ifdef WF_USE_AVX512
+#define IN_REGISTER(sum) __asm__("" : "+v"(sum))
+#else
+#define IN_REGISTER(sum) __asm__("" : "+x"(sum))
 #endif
 
 static inline int at_most(int count, int limit) { return count < limit ? count : limit; }
