@@ -10,7 +10,7 @@ from typing import Final
 
 from warmfleet_contracts.keys import encode_key_file
 from warmfleet_testing.engine.worker_process import WorkerProcess, running_worker, tiny_served_model
-from warmfleet_testing.hostile.canaries import Cage
+from warmfleet_testing.hostile.canaries import ANSWER_SECONDS, Cage
 from warmfleet_testing.hostile.request import Answer, Caller, HostileRequest, send
 from warmfleet_testing.processes.process_sockets import internet_sockets, resident_bytes
 from warmfleet_testing.router.planted_keys import PlantedKeys
@@ -129,7 +129,11 @@ class HostileFleet:
 
 @contextmanager
 def hostile_fleet(home: Path) -> Iterator[HostileFleet]:
-    """With a cache that a few dozen sequences fill, so that an attack also preempts and evicts."""
+    """With a cache that a few dozen sequences fill, so that an attack also preempts and evicts.
+
+    The router lets requests wait as long as a canary does. By default it rejects what it expects to wait for
+    three seconds, and whether a crowd comes to that is a matter of the machine, not of the attack.
+    """
     keys = PlantedKeys()
     hostile, other, watched, ops = (keys.add(name).text for name in ("hostile", "other", "watched", "ops"))
     ops = keys.add("ops", scopes=("metrics", "admin")).text
@@ -137,11 +141,12 @@ def hostile_fleet(home: Path) -> Iterator[HostileFleet]:
     (home / "keys.json").write_bytes(encode_key_file(keys.file))
     model = tiny_served_model(home / "model")
     flags = ("--kv-cache-bytes", "2000000", "--max-model-length-tokens", str(CONTEXT_TOKENS), "--uid", "w")
+    guards = ("--keys-file", str(home / "keys.json"), "--max-wait-seconds", str(ANSWER_SECONDS))
     trap = Trap()
     try:
         with (
             running_worker(model, *flags, token=WORKER_TOKEN) as worker,
-            router_process({"w": worker}, home, "--keys-file", str(home / "keys.json")) as router,
+            router_process({"w": worker}, home, *guards) as router,
         ):
             cage = Cage(router.url, watched)
             cage.listen()
