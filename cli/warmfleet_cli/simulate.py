@@ -133,6 +133,7 @@ def simulate(
         kv_tokens=kv_tokens,
         block_size_tokens=block_size,
         seats=seats,
+        objective=objective,
     )
     settings = SimulationSettings(
         replica=choice.settings(), replicas=replicas, routing=routings[0], seed=seed, objective=objective

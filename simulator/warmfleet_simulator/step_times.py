@@ -12,12 +12,12 @@ from warmfleet_worker.engine.step_time import (
     IDLE_DELAY_RATIO,
     MAX_AUTO_BATCHED_TOKENS,
     MIN_AUTO_BATCHED_TOKENS,
-    TARGET_STEP_SECONDS,
     StepShape,
 )
 
 PICOSECONDS: Final = 10**12
 """In a second."""
+_MILLISECOND_PS: Final = PICOSECONDS // 1000
 _FIT_SAMPLES: Final = 1000
 """Reported with the fit, so that routers use it from the first report on."""
 
@@ -100,17 +100,18 @@ class ModelledBudget:
     the start.
     """
 
-    def __init__(self, times: StepTimes) -> None:
+    def __init__(self, times: StepTimes, target_milliseconds: int) -> None:
         self._times = times
+        self._target_ps = target_milliseconds * _MILLISECOND_PS
 
     def prefill_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
         """Tokens of a prompt, from `first_position` on, that fit beside what is planned."""
         least = min(max(MIN_AUTO_BATCHED_TOKENS - planned.prefill_tokens, 0), wanted_tokens)
-        return max(self._tokens_within(_TARGET_PS, planned, first_position, wanted_tokens), least)
+        return max(self._tokens_within(self._target_ps, planned, first_position, wanted_tokens), least)
 
     def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
         """The same of a prompt that no client waits for; what is planned takes at most a tenth longer."""
-        limit_ps = min(round((1 + IDLE_DELAY_RATIO) * self._times.step_ps(planned)), _TARGET_PS)
+        limit_ps = min(round((1 + IDLE_DELAY_RATIO) * self._times.step_ps(planned)), self._target_ps)
         return max(self._tokens_within(limit_ps, planned, first_position, wanted_tokens), 0)
 
     def _tokens_within(
@@ -118,6 +119,3 @@ class ModelledBudget:
     ) -> int:
         most = min(MAX_AUTO_BATCHED_TOKENS - planned.prefill_tokens, wanted_tokens)
         return min(most, self._times.prefill_within(limit_ps, planned, first_position))
-
-
-_TARGET_PS: Final = round(TARGET_STEP_SECONDS * PICOSECONDS)

@@ -9,7 +9,6 @@ from warmfleet_simulator.step_times import PICOSECONDS, ModelledBudget, StepTime
 from warmfleet_worker.engine.step_time import (
     MAX_AUTO_BATCHED_TOKENS,
     MIN_AUTO_BATCHED_TOKENS,
-    TARGET_STEP_SECONDS,
     StepShape,
 )
 
@@ -37,17 +36,23 @@ def test_the_time_of_a_stretch_is_the_sum_of_its_steps(
     assert times.decodes_ps(StepShape.of_decodes(positions), steps) == one_by_one
 
 
-@given(times=TIMES, positions=POSITIONS, first=st.integers(0, 5000), wanted=st.integers(1, 4000))
+@given(
+    times=TIMES,
+    target=st.integers(10, 200),
+    positions=POSITIONS,
+    first=st.integers(0, 5000),
+    wanted=st.integers(1, 4000),
+)
 def test_a_step_takes_the_prefill_that_fits_and_no_token_more(
-    times: StepTimes, positions: list[int], first: int, wanted: int
+    times: StepTimes, target: int, positions: list[int], first: int, wanted: int
 ) -> None:
     planned = StepShape.of_decodes(positions)
 
-    tokens = ModelledBudget(times).prefill_tokens(planned, first, wanted)
+    tokens = ModelledBudget(times, target).prefill_tokens(planned, first, wanted)
 
     def fits(count: int) -> bool:
-        seconds = times.step_ps(planned.with_prefill(first, count)) / PICOSECONDS
-        return count <= MIN_AUTO_BATCHED_TOKENS or seconds <= TARGET_STEP_SECONDS
+        milliseconds = 1000 * times.step_ps(planned.with_prefill(first, count)) / PICOSECONDS
+        return count <= MIN_AUTO_BATCHED_TOKENS or milliseconds <= target
 
     most = min(wanted, MAX_AUTO_BATCHED_TOKENS)
     assert min(wanted, MIN_AUTO_BATCHED_TOKENS) <= tokens <= most

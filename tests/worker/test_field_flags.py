@@ -44,3 +44,67 @@ def test_the_time_to_load_is_an_argument_of_workers_with_vllm_alone(engine: str,
     if has_it:
         assert flags[flags.index("--startup-seconds") + 1] == "3600"
         assert worker("--startup-seconds", "3600").engine.startup_seconds == 3600
+
+
+STEP_FLAG = "--target-step-milliseconds"
+LATENCY = {"firstToken": {"targetMilliseconds": 900}}
+
+
+def flags_of(engine: dict[str, object], latency: dict[str, object]) -> list[str]:
+    manifest = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": "m"},
+        "spec": {
+            "model": {"source": {"catalog": {"name": "smollm2-135m-instruct"}}},
+            "engine": engine,
+            "kvCache": {"size": "1Gi"},
+            "autoscaling": {"maxReplicas": 3, "latency": latency},
+        },
+    }
+    deployment = parse_manifest(manifest, origin="test")
+    return list(worker_flags(deployment, model_path="/m", host="", port=1, uid="u", threads=0))
+
+
+@pytest.mark.parametrize(("goal", "target"), [(111, 99), (100, 90), (60, 54), (12, 10), (1, 10)])
+def test_workers_plan_their_steps_for_nine_tenths_of_the_time_between_tokens(goal: int, target: int) -> None:
+    flags = flags_of({}, LATENCY | {"betweenTokens": {"targetMilliseconds": goal}})
+
+    assert flags[flags.index(STEP_FLAG) + 1] == str(target)
+    assert worker(STEP_FLAG, str(target)).engine.target_step_milliseconds == target
+
+
+@pytest.mark.parametrize(
+    ("engine", "latency"),
+    [
+        ({}, LATENCY),
+        ({}, LATENCY | {"betweenTokens": {"targetMilliseconds": 112}}),
+        ({}, {"betweenTokens": {"targetMilliseconds": 5000}}),
+        ({"maxBatchedTokens": 512}, {"betweenTokens": {"targetMilliseconds": 60}}),
+        ({"type": "VLLM", "image": "an/image"}, {"betweenTokens": {"targetMilliseconds": 60}}),
+    ],
+)
+def test_a_goal_that_steps_meet_already_or_cannot_follow_is_no_argument(
+    engine: dict[str, object], latency: dict[str, object]
+) -> None:
+    assert STEP_FLAG not in flags_of(engine, latency)
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ([STEP_FLAG, "9"], "expected at least 10, got 9"),
+        (
+            [STEP_FLAG, "50", "--max-batched-tokens", "64"],
+            "--max-batched-tokens sets how much a step",
+        ),
+        ([STEP_FLAG, "50", "--engine-type", "VLLM"], "vLLM's steps have no target time"),
+    ],
+)
+def test_a_target_that_no_step_would_follow_is_refused(
+    flags: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        worker(*flags)
+
+    assert problem in capsys.readouterr().err

@@ -249,6 +249,7 @@ def build_engine(
         SchedulerSettings(
             max_running_sequences=settings.max_running_sequences,
             max_batched_tokens=settings.max_batched_tokens,
+            target_step_seconds=settings.target_step_milliseconds / 1000,
             max_model_length_tokens=runner.max_model_length_tokens,
             prefix_caching=settings.prefix_caching,
         ),

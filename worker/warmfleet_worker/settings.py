@@ -19,6 +19,10 @@ from warmfleet_contracts.cache.worker_tokens import secret_from_hex, worker_toke
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.names import NAMESPACE_KEY_VARIABLE, POD_UID_VARIABLE, WORKER_TOKEN_VARIABLE
 from warmfleet_contracts.resources.fetch_outcome import TERMINATION_MESSAGE_PATH
+from warmfleet_contracts.resources.target_step import (
+    DEFAULT_TARGET_STEP_MILLISECONDS,
+    LEAST_TARGET_STEP_MILLISECONDS,
+)
 from warmfleet_runtime.http.connections import MAX_CONNECTIONS
 from warmfleet_runtime.http.listener import is_loopback
 
@@ -58,6 +62,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_running_sequences: int = 64
     max_batched_tokens: int = 0
     """Most tokens per engine step; 0 lets the engine choose from its measured speed."""
+    target_step_milliseconds: int = DEFAULT_TARGET_STEP_MILLISECONDS
+    """How long a step may take that computes prompts, where the engine chooses; our own engine only."""
     threads: int = 0
     """CPU threads of the engine; 0 means all cores."""
     cpu_kernels: CpuKernels = "Auto"
@@ -139,19 +145,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Work
         )
     served_names = tuple(given.served_name or [given.model.resolve().name])
     extra_arguments = tuple(given.engine_argument or ())
-    if given.engine_type == "Warmfleet":
-        if given.tensor_parallel_size > 1:
-            raise SettingsError("--tensor-parallel-size: the engine Warmfleet computes on one device")
-        if extra_arguments:
-            raise SettingsError("--engine-argument: arguments are vLLM's, and --engine-type is Warmfleet")
-    elif given.weight_quantization != "None":
-        raise SettingsError("--weight-quantization: vLLM's own is --quantization in --engine-argument")
-    elif given.verify_hits:
-        raise SettingsError("--verify-hits: blocks of the engine VLLM are not read here")
-    if given.verify_hits and given.no_prefix_caching:
-        raise SettingsError("--verify-hits: with --no-prefix-caching there are no hits")
-    if len(extra_arguments) > MAX_EXTRA_ARGUMENTS:
-        raise SettingsError(f"--engine-argument: {len(extra_arguments)} of at most {MAX_EXTRA_ARGUMENTS}")
+    _check_engine_flags(given, extra_arguments)
     return WorkerSettings(
         engine=EngineSettings(
             model_path=str(given.model.resolve()),
@@ -163,6 +157,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Work
             max_model_length_tokens=given.max_model_length_tokens,
             max_running_sequences=given.max_running_sequences,
             max_batched_tokens=given.max_batched_tokens,
+            target_step_milliseconds=given.target_step_milliseconds,
             threads=given.threads,
             cpu_kernels=given.cpu_kernels,
             prefix_caching=not given.no_prefix_caching,
@@ -188,6 +183,30 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Work
         stall_seconds=given.stall_seconds,
         termination_message=given.termination_message,
     )
+
+
+def _check_engine_flags(given: argparse.Namespace, extra_arguments: tuple[str, ...]) -> None:
+    """Refuse flags that the chosen engine does not have, and those that contradict each other."""
+    if given.engine_type == "Warmfleet":
+        if given.tensor_parallel_size > 1:
+            raise SettingsError("--tensor-parallel-size: the engine Warmfleet computes on one device")
+        if extra_arguments:
+            raise SettingsError("--engine-argument: arguments are vLLM's, and --engine-type is Warmfleet")
+    elif given.weight_quantization != "None":
+        raise SettingsError("--weight-quantization: vLLM's own is --quantization in --engine-argument")
+    elif given.verify_hits:
+        raise SettingsError("--verify-hits: blocks of the engine VLLM are not read here")
+    elif given.target_step_milliseconds != DEFAULT_TARGET_STEP_MILLISECONDS:
+        raise SettingsError("--target-step-milliseconds: vLLM's steps have no target time")
+    if given.target_step_milliseconds != DEFAULT_TARGET_STEP_MILLISECONDS and given.max_batched_tokens:
+        raise SettingsError(
+            "--target-step-milliseconds: --max-batched-tokens sets how much a step computes, "
+            "however long that takes"
+        )
+    if given.verify_hits and given.no_prefix_caching:
+        raise SettingsError("--verify-hits: with --no-prefix-caching there are no hits")
+    if len(extra_arguments) > MAX_EXTRA_ARGUMENTS:
+        raise SettingsError(f"--engine-argument: {len(extra_arguments)} of at most {MAX_EXTRA_ARGUMENTS}")
 
 
 def _token(uid: str, environment: Mapping[str, str]) -> bytes:
@@ -239,6 +258,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-running-sequences", type=_at_least(1), default=64, help="sequences computed in one step")
     add(
         "--max-batched-tokens", type=_at_least(0), default=0, help="tokens computed in one step; 0: automatic"
+    )
+    add(
+        "--target-step-milliseconds",
+        type=_at_least(LEAST_TARGET_STEP_MILLISECONDS),
+        default=DEFAULT_TARGET_STEP_MILLISECONDS,
+        help="how long a step with prompts may take, where its tokens are automatic",
     )
     add(
         "--weight-quantization",

@@ -64,7 +64,7 @@ class SimulatedEngine:
             ),
         )
         self._reporter = Reporter(self._pool, self._scheduler, seats=settings.seats, fixed_batched_tokens=0)
-        self._budget = ModelledBudget(settings.step_times)
+        self._budget = ModelledBudget(settings.step_times, settings.target_step_milliseconds)
         self._step_time = settings.step_times.fit()
         self._root = self._cache.root(b"")
         self._answer_tokens: dict[int, int] = {}

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmfleet_contracts.resources.target_step import target_step_milliseconds
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.step_time import (
@@ -211,6 +212,21 @@ def test_after_cached_chat_no_step_of_a_cold_prompt_takes_longer_than_is_meant(m
     assert max(seconds) <= 1.1 * TARGET_STEP_SECONDS
     # Nor are they much shorter, but for the first, which grow, and the last.
     assert min(seconds[8:-1], default=TARGET_STEP_SECONDS) >= 0.75 * TARGET_STEP_SECONDS
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=str)
+@pytest.mark.parametrize("streams", [1, 8])
+def test_steps_that_are_planned_for_a_goal_stay_within_it(machine, streams):
+    goal_milliseconds = 100
+    target_seconds = target_step_milliseconds(goal_milliseconds) / 1000
+    source = random.Random(3)
+    estimator = StepTimeEstimator(target_seconds)
+    chat(estimator, machine, streams, source)
+
+    seconds = [machine.seconds(shape) for shape in prefill(estimator, machine, streams, source)]
+
+    assert max(seconds) <= goal_milliseconds / 1000
+    assert min(seconds[8:-1], default=target_seconds) >= 0.75 * target_seconds
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=str)

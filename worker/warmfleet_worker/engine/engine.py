@@ -120,7 +120,7 @@ class Engine:
         self._cache = PrefixCache(self._pool, identity, block_size_tokens)
         self._scheduler = Scheduler(self._pool, self._cache, settings)
         self._verifier = self._hit_verifier(verify_hits_one_in) if verify_hits_one_in else None
-        self._step_time = StepTimeEstimator()
+        self._step_time = StepTimeEstimator(settings.target_step_seconds)
         fixed_tokens = settings.max_batched_tokens
         self._reporter = Reporter(
             self._pool,
@@ -157,7 +157,7 @@ class Engine:
 
     @property
     def max_batched_tokens(self) -> int:
-        """Most tokens of the next step: as set, or what a new prompt alone gets of 100 ms."""
+        """Most tokens of the next step: as set, or what a new prompt alone gets in the target time."""
         return self._settings.max_batched_tokens or self._step_time.auto_batched_tokens()
 
     @property

@@ -1,4 +1,4 @@
-"""Online fit of step time, and how much prefill a step takes within `TARGET_STEP_SECONDS`.
+"""Online fit of step time, and how much prefill a step takes within a target time.
 
 Steps are bound by memory up to a knee, and take the same time; above it each token adds to them:
 
@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from warmfleet_contracts.cache.kv_events import StepTimeFit
+from warmfleet_contracts.resources.target_step import DEFAULT_TARGET_STEP_MILLISECONDS
 from warmfleet_worker.engine.batch import StepBatch
 from warmfleet_worker.engine.nonnegative_fit import NonNegativeFit
 
@@ -32,7 +33,8 @@ SETTLED_SAMPLES: Final = 32
 GROWTH: Final = 2
 """Tokens of a step against those of the largest one that was measured."""
 
-TARGET_STEP_SECONDS: Final = 0.100
+TARGET_STEP_SECONDS: Final = DEFAULT_TARGET_STEP_MILLISECONDS / 1000
+"""Unless an engine is given another target."""
 MIN_AUTO_BATCHED_TOKENS: Final = 32
 MAX_AUTO_BATCHED_TOKENS: Final = 2048
 START_AUTO_BATCHED_TOKENS: Final = 128
@@ -147,7 +149,8 @@ class StepTimeEstimator:
     tokens = estimator.prefill_tokens(StepShape(0, 3, 900), first_position=0, wanted_tokens=4000)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, target_seconds: float = TARGET_STEP_SECONDS) -> None:
+        self._target_seconds = target_seconds
         groups = len(KNOTS_TOKENS) + 1
         # What is ambiguous goes to the earlier feature: if all prefills are alike to their tokens, and if
         # decodes are always as many to the base.
@@ -165,7 +168,7 @@ class StepTimeEstimator:
             return
         # The first predictions may be far too low. But a first step that took a minute would set a slope
         # at which no step of its size was ever computed again, so that nothing could correct it.
-        least_seconds = _TINY if self._samples >= SETTLED_SAMPLES else TARGET_STEP_SECONDS
+        least_seconds = _TINY if self._samples >= SETTLED_SAMPLES else self._target_seconds
         seconds = min(seconds, OUTLIER_RATIO * max(self.predict_seconds(shape), least_seconds))
         # Group 0 has the steps without prefill, group i those with more than `KNOTS_TOKENS[i - 1]` of it.
         group = bisect.bisect_left(KNOTS_TOKENS, shape.prefill_tokens)
@@ -203,11 +206,11 @@ class StepTimeEstimator:
         A step takes at least `MIN_AUTO_BATCHED_TOKENS` of prefill, however long its decodes take.
         """
         least = min(max(MIN_AUTO_BATCHED_TOKENS - planned.prefill_tokens, 0), wanted_tokens)
-        return self._tokens_within(TARGET_STEP_SECONDS, planned, first_position, least, wanted_tokens)
+        return self._tokens_within(self._target_seconds, planned, first_position, least, wanted_tokens)
 
     def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int) -> int:
         """The same of a prompt that no client waits for; what is planned takes at most a tenth longer."""
-        limit_seconds = min((1 + IDLE_DELAY_RATIO) * self.predict_seconds(planned), TARGET_STEP_SECONDS)
+        limit_seconds = min((1 + IDLE_DELAY_RATIO) * self.predict_seconds(planned), self._target_seconds)
         return self._tokens_within(limit_seconds, planned, first_position, 0, wanted_tokens)
 
     def _tokens_within(
