@@ -12,6 +12,7 @@ import msgspec
 from warmfleet_cli.bench.engine.cases import BLOCK_SIZE_TOKENS, Case, sequence_tokens
 from warmfleet_cli.bench.engine.programs import EngineFailed, Program, RunningEngine, output_of, running
 from warmfleet_cli.bench.engine.results import OWN, EngineResults, Measured
+from warmfleet_cli.bench.figures import median
 from warmfleet_cli.bench.observer import Observer
 from warmfleet_cli.bench.processes import BenchError
 from warmfleet_cli.errors import ExitCode
@@ -46,6 +47,8 @@ class EngineBenchSettings:
     """Of all processes: what they compute on."""
     weight_quantization: str = "None"
     """Of our own engine."""
+    has_amx: bool = False
+    """Of the processors, where those compute."""
 
 
 def blocks_of(cases: Sequence[Case]) -> int:
@@ -109,6 +112,7 @@ async def run_engine_bench(
         measured=measured,
         skipped=settings.skipped,
         first_tokens=tokens,
+        has_amx=settings.has_amx,
     )
 
 
@@ -180,6 +184,10 @@ async def _measure(
                     continue
                 seconds.setdefault(key, []).extend(taken)
                 tokens.setdefault(case.name, {})[engine.name] = first
+            if number == 0:
+                # Who has to end it early has these.
+                taken_by = {engine.name: seconds.get((case, engine.name), []) for engine in engines}
+                observer.remark(_first_round(case, taken_by))
     measured = [
         Measured(
             engine.name,
@@ -192,6 +200,15 @@ async def _measure(
         for engine in engines
     ]
     return measured, tokens
+
+
+def _first_round(case: Case, seconds: Mapping[str, Sequence[float]]) -> str:
+    """A line of what the first of several rounds measured, by engine."""
+    rates = (
+        f"{engine} {case.tokens / median(taken):,.1f}" if taken else f"{engine} failed"
+        for engine, taken in seconds.items()
+    )
+    return f"{case.name}, first round, tokens/s: {', '.join(rates)}"
 
 
 async def _fastest(engine: RunningEngine, case: Case) -> str:

@@ -61,6 +61,8 @@ class EngineResults:
     """Cases that were not measured, and why."""
     first_tokens: Mapping[str, Mapping[str, Sequence[int]]]
     """By case and engine: equal weights give mostly equal tokens."""
+    has_amx: bool = False
+    """Whether the processors that computed have tile registers for bfloat16, which not all engines use."""
 
     @property
     def limits(self) -> MachineLimits:
@@ -117,7 +119,7 @@ def engine_targets(results: EngineResults) -> list[Target]:
             targets += _against_best_peer(results, own)
             continue
         if not is_large and (case.batch, case.context_tokens) in BESIDE_VLLM:
-            factor = 2.0 if "AMX" in results.versions[OWN] else 1.2
+            factor = 2.0 if results.has_amx else 1.2
             targets += _against(results, own, {VLLM: factor}, is_large=False)
         if case.batch == 1 and case.context_tokens < 1024:
             if is_large:

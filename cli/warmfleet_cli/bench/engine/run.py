@@ -103,6 +103,7 @@ def bench_settings(
         weight_quantization=choice.weight_quantization,
         case_seconds=CASE_SECONDS,
         environment=NO_CHANGE if on_gpu else NO_GPU,
+        has_amx=not on_gpu and "amx_bf16" in _processor_flags(),
     )
 
 
@@ -123,5 +124,8 @@ def _program(
 
 def _vllm_dtype(*, on_gpu: bool) -> str:
     """bfloat16 but on a CPU without units for it, where vLLM's gives nonsense."""
-    flags = isa_flags(CPU_INFO.read_text(encoding="utf-8"))
-    return "bfloat16" if on_gpu or _BFLOAT16_FLAGS.intersection(flags) else "float32"
+    return "bfloat16" if on_gpu or _BFLOAT16_FLAGS.intersection(_processor_flags()) else "float32"
+
+
+def _processor_flags() -> tuple[str, ...]:
+    return isa_flags(CPU_INFO.read_text(encoding="utf-8"))

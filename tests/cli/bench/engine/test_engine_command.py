@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from typing import get_args
 
 import pytest
@@ -76,6 +77,9 @@ def test_the_command_measures_every_case_and_names_what_is_missing(folder, tmp_p
         ("decode 2 x 960", "warmfleet", 6),
         ("prefill 48", "warmfleet", 6),
     ]
+    # Each case is shown when its first round has been measured, for those who end it early.
+    shown = re.findall(r"^(.+), first round, tokens/s: warmfleet [\d,]+\.\d$", result.stderr, re.MULTILINE)
+    assert shown == [case["case"] for case in record["cases"]]
     assert record["missing"] == {"llama.cpp": "not installed: make peers"}
     assert record["skipped"] == {
         "decode 1 x 2048": "the model's limit is 1,024 tokens",

@@ -103,12 +103,12 @@ def test_a_small_model_is_compared_with_llama_cpp_alone():
     assert verdicts(found) == {"decode 1 x 128: beside llama.cpp's 10.0": (pytest.approx(12), False)}
 
 
-@pytest.mark.parametrize(("kernels", "factor"), [("AVX2", 1.2), ("AVX512_BF16", 1.2), ("AMX", 2.0)])
-def test_a_small_model_is_compared_with_vllm_where_both_are_measured(kernels, factor):
+@pytest.mark.parametrize(("has_amx", "factor"), [(False, 1.2), (True, 2.0)])
+def test_a_small_model_is_compared_with_vllm_where_both_are_measured(has_amx, factor):
     steps = [BATCH, Case("decode", 8, 1024), Case("decode", 1, 2048)]
     measured = [Measured(engine, case, "", [0.1]) for case in steps for engine in ("warmfleet", "vLLM")]
-    versions = {"warmfleet": f"warmfleet 1.0 ({kernels})", "vLLM": "vLLM"}
-    found = dataclasses.replace(results(measured, SMALL), versions=versions)
+    # The machine counts, not the level of our kernels: vLLM's library uses what is there.
+    found = dataclasses.replace(results(measured, SMALL), has_amx=has_amx)
 
     assert verdicts(found) == {
         f"{case.name}: beside vLLM's {case.batch / 0.1:.1f}": (factor * (case.batch / 0.1), False)
