@@ -47,7 +47,7 @@ class ReplicaChoice:
     block_size_tokens: int
     seats: int
     objective: Objective | None = None
-    """Its workers get the target time of a step that the operator derives from it."""
+    """Replicas have the target time of a step that stands in it."""
 
     def settings(self) -> ReplicaSettings:
         """The replica.

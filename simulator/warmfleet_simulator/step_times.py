@@ -9,15 +9,18 @@ from typing import Final
 
 from warmfleet_contracts.cache.kv_events import StepTimeFit
 from warmfleet_worker.engine.step_time import (
-    IDLE_DELAY_RATIO,
+    DELAY_RATIO,
     MAX_AUTO_BATCHED_TOKENS,
     MIN_AUTO_BATCHED_TOKENS,
+    TARGET_STEP_SECONDS,
     StepShape,
+    step_limit,
 )
 
 PICOSECONDS: Final = 10**12
 """In a second."""
 _MILLISECOND_PS: Final = PICOSECONDS // 1000
+_DEFAULT_PS: Final = round(TARGET_STEP_SECONDS * PICOSECONDS)
 _FIT_SAMPLES: Final = 1000
 """Reported with the fit, so that routers use it from the first report on."""
 
@@ -107,11 +110,14 @@ class ModelledBudget:
     def prefill_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
         """Tokens of a prompt, from `first_position` on, that fit beside what is planned."""
         least = min(max(MIN_AUTO_BATCHED_TOKENS - planned.prefill_tokens, 0), wanted_tokens)
-        return max(self._tokens_within(self._target_ps, planned, first_position, wanted_tokens), least)
+        limit_ps = round(
+            step_limit(planned, self._times.step_ps(planned), target=self._target_ps, default=_DEFAULT_PS)
+        )
+        return max(self._tokens_within(limit_ps, planned, first_position, wanted_tokens), least)
 
     def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
         """The same of a prompt that no client waits for; what is planned takes at most a tenth longer."""
-        limit_ps = min(round((1 + IDLE_DELAY_RATIO) * self._times.step_ps(planned)), self._target_ps)
+        limit_ps = min(round((1 + DELAY_RATIO) * self._times.step_ps(planned)), self._target_ps)
         return max(self._tokens_within(limit_ps, planned, first_position, wanted_tokens), 0)
 
     def _tokens_within(

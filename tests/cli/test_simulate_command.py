@@ -95,7 +95,8 @@ def test_a_workload_is_generated_in_place_of_a_trace() -> None:
 
 def test_an_objective_may_generate_its_requests(tmp_path: Path) -> None:
     path = tmp_path / "slo.yaml"
-    path.write_text(SLO.replace("150}", "150, generate: {name: steady, requests: 12}}"))
+    made = "150, targetStepMilliseconds: 54, generate: {name: steady, requests: 12}}"
+    path.write_text(SLO.replace("150}", made))
 
     document = json.loads(run("--slo", str(path), "--replicas", "1", "-o", "json").stdout)
     shorter = json.loads(
@@ -103,6 +104,7 @@ def test_an_objective_may_generate_its_requests(tmp_path: Path) -> None:
     )
 
     assert document["reports"][0]["requests"] == 12
+    assert document["replica"]["target_step_milliseconds"] == 54
     assert shorter["reports"][0]["requests"] == 3
 
 

@@ -137,3 +137,15 @@ def test_a_worker_in_a_pod_answers_probes_to_all_and_requests_with_its_token(tin
     assert "draining" in logged
     assert token not in logged
     assert KEY not in logged
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["9"], "expected 0 or at least 10, got 9"),
+        (["50", "--max-batched-tokens", "64"], "--max-batched-tokens sets how much a step computes"),
+        (["100", "--engine-type", "VLLM"], "vLLM's steps have no target time"),
+    ],
+)
+def test_a_target_time_that_no_step_would_follow_is_refused(capsys, flags, problem):
+    assert problem in refusal(capsys, ["--uid", "u", "--target-step-milliseconds", *flags], {})

@@ -46,6 +46,7 @@ with importing(without=TERMINAL_LIBRARIES):
         message_reader,
     )
     from warmfleet_worker.engine.scheduler import SchedulerSettings
+    from warmfleet_worker.engine.step_time import TARGET_STEP_SECONDS
     from warmfleet_worker.engine_child import begin_engine
     from warmfleet_worker.model_store.known_model import known_model, records_folder
     from warmfleet_worker.pytorch import TorchNotInstalled
@@ -249,10 +250,10 @@ def build_engine(
         SchedulerSettings(
             max_running_sequences=settings.max_running_sequences,
             max_batched_tokens=settings.max_batched_tokens,
-            target_step_seconds=settings.target_step_milliseconds / 1000,
             max_model_length_tokens=runner.max_model_length_tokens,
             prefix_caching=settings.prefix_caching,
         ),
+        target_step_seconds=settings.target_step_milliseconds / 1000 or TARGET_STEP_SECONDS,
         vocabulary_size=runner.model.vocab_size,
         verify_hits_one_in=settings.verify_hits_one_in,
         on_step=roofline.observe if roofline else lambda _shape, _seconds: None,

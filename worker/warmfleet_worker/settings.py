@@ -19,10 +19,6 @@ from warmfleet_contracts.cache.worker_tokens import secret_from_hex, worker_toke
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.names import NAMESPACE_KEY_VARIABLE, POD_UID_VARIABLE, WORKER_TOKEN_VARIABLE
 from warmfleet_contracts.resources.fetch_outcome import TERMINATION_MESSAGE_PATH
-from warmfleet_contracts.resources.target_step import (
-    DEFAULT_TARGET_STEP_MILLISECONDS,
-    LEAST_TARGET_STEP_MILLISECONDS,
-)
 from warmfleet_runtime.http.connections import MAX_CONNECTIONS
 from warmfleet_runtime.http.listener import is_loopback
 
@@ -62,8 +58,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_running_sequences: int = 64
     max_batched_tokens: int = 0
     """Most tokens per engine step; 0 lets the engine choose from its measured speed."""
-    target_step_milliseconds: int = DEFAULT_TARGET_STEP_MILLISECONDS
-    """How long a step may take that computes prompts, where the engine chooses; our own engine only."""
+    target_step_milliseconds: int = 0
+    """How long a step takes that computes prompts beside answers; 0: 100 ms. Our own engine only."""
     threads: int = 0
     """CPU threads of the engine; 0 means all cores."""
     cpu_kernels: CpuKernels = "Auto"
@@ -196,9 +192,9 @@ def _check_engine_flags(given: argparse.Namespace, extra_arguments: tuple[str, .
         raise SettingsError("--weight-quantization: vLLM's own is --quantization in --engine-argument")
     elif given.verify_hits:
         raise SettingsError("--verify-hits: blocks of the engine VLLM are not read here")
-    elif given.target_step_milliseconds != DEFAULT_TARGET_STEP_MILLISECONDS:
+    elif given.target_step_milliseconds:
         raise SettingsError("--target-step-milliseconds: vLLM's steps have no target time")
-    if given.target_step_milliseconds != DEFAULT_TARGET_STEP_MILLISECONDS and given.max_batched_tokens:
+    if given.target_step_milliseconds and given.max_batched_tokens:
         raise SettingsError(
             "--target-step-milliseconds: --max-batched-tokens sets how much a step computes, "
             "however long that takes"
@@ -261,9 +257,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--target-step-milliseconds",
-        type=_at_least(LEAST_TARGET_STEP_MILLISECONDS),
-        default=DEFAULT_TARGET_STEP_MILLISECONDS,
-        help="how long a step with prompts may take, where its tokens are automatic",
+        type=_at_least(10, or_zero=True),
+        default=0,
+        help="how long a step takes that computes prompts beside answers; 0: 100",
     )
     add(
         "--weight-quantization",

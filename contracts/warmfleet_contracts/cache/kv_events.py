@@ -105,7 +105,7 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     """Router id -> its open plain answers that have a token. Since version 2; filled in `worker/server`."""
     fixed_batched_tokens: Count | msgspec.UnsetType = msgspec.UNSET
     """Most tokens of a step, where that is a set number. Absent where the engine takes what it computes in
-    about 100 ms, before the first step, and from older workers: it was added to version 2 later."""
+    its target time, before the first step, and from older workers: it was added to version 2 later."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):

@@ -94,7 +94,13 @@ class EngineSpec(Resource):
         default=None,
         ge=1,
         le=1_048_576,
-        description="--max-num-batched-tokens: tokens in one step. Default: about 100 ms of work.",
+        description="--max-num-batched-tokens: tokens in one step. Default: by targetStepMilliseconds.",
+    )
+    target_step_milliseconds: int | None = Field(
+        default=None,
+        ge=10,
+        le=10_000,
+        description="Milliseconds that a step with prompts takes beside answers. Default: 100.",
     )
     verify_hits: str | None = Field(
         default=None,
@@ -123,6 +129,19 @@ class EngineSpec(Resource):
             raise ValueError(
                 f"extraArgs are vLLM's flags, and type is {self.type}; use the fields, or type VLLM"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _one_size_of_steps(self) -> Self:
+        if self.target_step_milliseconds is None:
+            return self
+        if self.type != "Warmfleet":
+            raise ValueError(
+                f"targetStepMilliseconds is of the engine Warmfleet, and type is {self.type}; use "
+                "maxBatchedTokens"
+            )
+        if self.max_batched_tokens is not None:
+            raise ValueError("give at most one of maxBatchedTokens, targetStepMilliseconds")
         return self
 
     @model_validator(mode="after")

@@ -9,10 +9,6 @@ from typing import Final
 
 from warmfleet_contracts.resources.fields import Resource
 from warmfleet_contracts.resources.model_deployment import EngineSpec, ModelDeployment, ModelDeploymentSpec
-from warmfleet_contracts.resources.target_step import (
-    DEFAULT_TARGET_STEP_MILLISECONDS,
-    target_step_milliseconds,
-)
 
 FIELD_FLAGS: Final = (
     ("--engine-type", "engine", "type"),
@@ -22,6 +18,7 @@ FIELD_FLAGS: Final = (
     ("--max-model-length-tokens", "engine", "max_model_length_tokens"),
     ("--max-running-sequences", "engine", "max_running_sequences"),
     ("--max-batched-tokens", "engine", "max_batched_tokens"),
+    ("--target-step-milliseconds", "engine", "target_step_milliseconds"),
     ("--verify-hits", "engine", "verify_hits"),
     ("--drain-seconds", "rollout", "drain_timeout_seconds"),
     ("--prewarm-seconds", "rollout", "prewarm_timeout_seconds"),
@@ -55,9 +52,6 @@ def worker_flags(
         section: Resource = getattr(spec, part)
         if section.differs(field):
             flags[flag] = getattr(section, field)
-    step_milliseconds = _target_step_milliseconds(spec)
-    if step_milliseconds != DEFAULT_TARGET_STEP_MILLISECONDS:
-        flags["--target-step-milliseconds"] = step_milliseconds
     if threads:
         flags["--threads"] = threads
     arguments = [text for flag, value in flags.items() for text in (flag, str(value))]
@@ -66,15 +60,6 @@ def worker_flags(
     if spec.kv_cache.prefix_caching == "Disabled":
         arguments.append("--no-prefix-caching")
     return tuple(arguments)
-
-
-def _target_step_milliseconds(spec: ModelDeploymentSpec) -> int:
-    """By the goal for the time between tokens, where the engine decides how much a step computes."""
-    latency = spec.autoscaling.latency if spec.autoscaling is not None else None
-    goal = latency.between_tokens if latency is not None else None
-    if goal is None or spec.engine.type != "Warmfleet" or spec.engine.max_batched_tokens is not None:
-        return DEFAULT_TARGET_STEP_MILLISECONDS
-    return target_step_milliseconds(goal.target_milliseconds)
 
 
 def extra_flags(engine: EngineSpec) -> tuple[str, ...]:

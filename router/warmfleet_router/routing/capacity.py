@@ -25,7 +25,8 @@ import msgspec
 from warmfleet_router.routing.cost import StepRates, WorkerLoad
 
 PREFILL_WINDOW_SECONDS: Final = 0.1
-"""One step of the engine: its automatic token budget is what it computes in about this time."""
+"""A step of the engine by default: its automatic token budget is what it computes in about this time. With a
+shorter target it is several."""
 WINDOW_STEPS: Final = 4
 """What a step takes in any case, above all to read the weights, is then a fifth of one with a whole window,
 unless another bound of the window is lower."""

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Final
 
-from warmfleet_contracts.resources.target_step import DEFAULT_TARGET_STEP_MILLISECONDS
 from warmfleet_simulator.step_times import StepTimes
 
 DEFAULT_SEATS: Final = 256
@@ -19,8 +18,8 @@ class ReplicaSettings:
     """Of its KV cache."""
     seats: int = DEFAULT_SEATS
     """Most sequences that run at once."""
-    target_step_milliseconds: int = DEFAULT_TARGET_STEP_MILLISECONDS
-    """How long a step with prefill may take."""
+    target_step_milliseconds: int = 100
+    """How long a step takes that computes prompts beside answers: `engine.targetStepMilliseconds`."""
 
     @property
     def capacity_tokens(self) -> int:

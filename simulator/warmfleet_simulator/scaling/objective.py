@@ -7,7 +7,6 @@ import msgspec
 import yaml
 
 from warmfleet_contracts.resources.autoscaling_spec import AutoscalingSpec
-from warmfleet_contracts.resources.target_step import target_step_milliseconds
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_simulator.errors import ObjectiveError, UnknownNameError
 from warmfleet_simulator.router.outcome import Outcome
@@ -32,13 +31,10 @@ class Objective(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
     start_delay_seconds: _Seconds = 120.0
     """From a pod's creation to its readiness."""
     peak_window_seconds: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 60.0
+    target_step_milliseconds: Annotated[int, msgspec.Meta(ge=10, le=10_000)] = 100
+    """`engine.targetStepMilliseconds` of the deployment."""
     generate: AnyWorkload | None = None
     """What makes its requests, where they are not read from a trace."""
-
-    @property
-    def target_step_milliseconds(self) -> int:
-        """What workers get from the operator for these latency targets."""
-        return target_step_milliseconds(self.between_tokens_milliseconds)
 
     def is_met(self, outcome: Outcome) -> bool:
         """Whether one request was within it."""

@@ -46,6 +46,10 @@ def test_latency_first_has_targets_and_more_headroom_than_the_default() -> None:
     assert spec.latency is not None
     assert spec.latency.first_token is not None
     assert spec.latency.between_tokens is not None
+    # No number of replicas meets a target below the time of a step.
+    engine = load_manifest(EXAMPLES / "autoscaling-latency-first.yaml").spec.engine
+    assert engine.target_step_milliseconds is not None
+    assert engine.target_step_milliseconds <= 0.9 * spec.latency.between_tokens.target_milliseconds
     assert spec.utilization is not None
     assert spec.utilization.scale_up_percent < UtilizationTargets().scale_up_percent
     assert spec.scale_up is not None

@@ -126,6 +126,12 @@ def test_a_manifest_survives_the_round_trip(text: str) -> None:
         ("spec:", "spec:\n  engine: {type: VLLM, extraArgs: [a, '']}", ["spec.engine.extraArgs[1]:"]),
         ("spec:", "spec:\n  engine: {type: VLLM, verifyHits: 1/9}", ["spec.engine:", "Warmfleet", "VLLM"]),
         ("spec:", "spec:\n  engine: {verifyHits: 1/09}", ["spec.engine.verifyHits:"]),
+        ("spec:", "spec:\n  engine: {type: VLLM, targetStepMilliseconds: 50}", ["spec.engine:", "VLLM"]),
+        (
+            "spec:",
+            "spec:\n  engine: {maxBatchedTokens: 9, targetStepMilliseconds: 50}",
+            ["spec.engine:", "at most one of maxBatchedTokens, targetStepMilliseconds"],
+        ),
         ("spec:", "spec:\n  engine: {env: [{name: 1A}]}", ["spec.engine.env[0].name:"]),
         ("spec:", "spec:\n  engine: {env: [{name: WARMFLEET_HOME, value: x}]}", ["spec.engine.env[0]:"]),
         ("spec:", "spec:\n  autoscaling: {minReplicas: 3, maxReplicas: 2}", ["spec.autoscaling:", "3", "2"]),

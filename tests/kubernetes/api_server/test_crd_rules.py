@@ -119,6 +119,19 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"engine": {"verifyHits": "1/0"}}, "spec.engine.verifyHits", "should match"),
     ({"engine": {"verifyHits": "2/9"}}, "spec.engine.verifyHits", "should match"),
     ({"engine": {"verifyHits": 100}}, "spec.engine.verifyHits", "must be of type string"),
+    # The target time of a step.
+    (
+        {"engine": {"type": "VLLM", "targetStepMilliseconds": 90}},
+        "spec.engine.targetStepMilliseconds",
+        "the engine Warmfleet",
+    ),
+    (
+        {"engine": {"maxBatchedTokens": 64, "targetStepMilliseconds": 90}},
+        "spec.engine.targetStepMilliseconds",
+        "at most one",
+    ),
+    ({"engine": {"targetStepMilliseconds": 9}}, "spec.engine.targetStepMilliseconds", "10"),
+    ({"engine": {"targetStepMilliseconds": 10_001}}, "spec.engine.targetStepMilliseconds", "10000"),
     # Numbers of replicas.
     (_between(3, 2), "spec.autoscaling.minReplicas", "minReplicas 3 is greater than maxReplicas 2"),
     (_between(1000, 999), "spec.autoscaling.minReplicas", "1000 is greater"),

@@ -59,13 +59,13 @@ def test_a_request_meets_it_by_its_first_token_and_the_mean_of_the_others(
     assert OBJECTIVE.is_met(outcome) is is_met
 
 
-def test_replicas_plan_their_steps_as_the_operators_workers_would_for_the_objective() -> None:
+def test_replicas_have_the_target_time_of_a_step_of_their_objective() -> None:
     choice = ReplicaChoice(gpu="L4", model="Llama-3.1-8B", block_size_tokens=16, seats=8)
-    slow = msgspec.structs.replace(OBJECTIVE, between_tokens_milliseconds=200)
+    short = msgspec.structs.replace(OBJECTIVE, target_step_milliseconds=54)
 
     assert choice.settings().target_step_milliseconds == 100
-    assert replace(choice, objective=slow).settings().target_step_milliseconds == 100
-    assert replace(choice, objective=OBJECTIVE).settings().target_step_milliseconds == 90
+    assert replace(choice, objective=OBJECTIVE).settings().target_step_milliseconds == 100
+    assert replace(choice, objective=short).settings().target_step_milliseconds == 54
 
 
 def test_the_operators_policy_has_its_defaults_and_the_targets() -> None:

@@ -25,7 +25,7 @@ from warmfleet_worker.engine.sequence import IDLE_PRIORITY, Sequence
 from warmfleet_worker.engine.sequence_tokens import SequenceTokens
 from warmfleet_worker.engine.step_plan import FixedBudget, StepBudget, StepPlan
 from warmfleet_worker.engine.step_recovery import Computation, StepOutcome
-from warmfleet_worker.engine.step_time import StepShape, StepTimeEstimator
+from warmfleet_worker.engine.step_time import TARGET_STEP_SECONDS, StepShape, StepTimeEstimator
 from warmfleet_worker.engine.token_counts import TokenCounts
 from warmfleet_worker.engine.updates import merged
 from warmfleet_worker.engine.validation import EngineLimits, validation_error
@@ -92,6 +92,7 @@ class Engine:
         window_tokens: int,
         settings: SchedulerSettings,
         *,
+        target_step_seconds: float = TARGET_STEP_SECONDS,
         vocabulary_size: int = _LARGEST_TOKEN_ID + 1,
         verify_hits_one_in: int = 0,
         poison: bool = False,
@@ -99,6 +100,7 @@ class Engine:
     ) -> None:
         """Use the runner's whole arena.
 
+        `target_step_seconds` is how long a step takes that computes prompts beside answers.
         Token ids of `vocabulary_size` or more are refused. Every `verify_hits_one_in`-th hit is recomputed
         and compared; 0: none. `poison` overwrites the content of freed blocks (tests).
         `on_step` is called with each step that was computed whole, and its seconds.
@@ -120,7 +122,7 @@ class Engine:
         self._cache = PrefixCache(self._pool, identity, block_size_tokens)
         self._scheduler = Scheduler(self._pool, self._cache, settings)
         self._verifier = self._hit_verifier(verify_hits_one_in) if verify_hits_one_in else None
-        self._step_time = StepTimeEstimator(settings.target_step_seconds)
+        self._step_time = StepTimeEstimator(target_step_seconds)
         fixed_tokens = settings.max_batched_tokens
         self._reporter = Reporter(
             self._pool,

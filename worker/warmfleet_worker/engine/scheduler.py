@@ -25,7 +25,6 @@ old rank when it is resumed.
 """
 
 import bisect
-import math
 import sys
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ from warmfleet_worker.engine.capacity import watermark_blocks
 from warmfleet_worker.engine.messages import SequenceUpdate
 from warmfleet_worker.engine.sequence import IDLE_PRIORITY, Rank, Sequence, SequenceState
 from warmfleet_worker.engine.step_plan import PlanDraft, StepBudget, StepPlan
-from warmfleet_worker.engine.step_time import TARGET_STEP_SECONDS, StepShape
+from warmfleet_worker.engine.step_time import StepShape
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.block_table import blocks_for
 from warmfleet_worker.kv_cache.prefix_cache import NO_HIT, PrefixCache, PrefixHit, shared_blocks
@@ -58,9 +57,8 @@ class SchedulerSettings:
 
     max_running_sequences: int = 64
     max_batched_tokens: int = 0
-    """Tokens per step. 0 = what a step computes in `target_step_seconds` as measured; then decodes are never
+    """Tokens per step. 0 = what a step computes in its target time as measured; then decodes are never
     limited, and prefill always gets at least 32 tokens beside them."""
-    target_step_seconds: float = TARGET_STEP_SECONDS
     max_model_length_tokens: int = 4096
     """Prompt and output together."""
     prefix_caching: bool = True
@@ -72,8 +70,6 @@ class SchedulerSettings:
             raise ValueError("an engine needs at least one seat to run and one to wait")
         if self.max_batched_tokens < 0 or self.max_model_length_tokens < 2:
             raise ValueError("a token budget is 0 (auto) or more, a context at least two tokens")
-        if not 0 < self.target_step_seconds < math.inf:
-            raise ValueError("a step's target time is positive and finite")
 
 
 class Scheduler:

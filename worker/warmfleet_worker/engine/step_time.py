@@ -19,7 +19,6 @@ from typing import Final
 import msgspec
 
 from warmfleet_contracts.cache.kv_events import StepTimeFit
-from warmfleet_contracts.resources.target_step import DEFAULT_TARGET_STEP_MILLISECONDS
 from warmfleet_worker.engine.batch import StepBatch
 from warmfleet_worker.engine.nonnegative_fit import NonNegativeFit
 
@@ -33,14 +32,14 @@ SETTLED_SAMPLES: Final = 32
 GROWTH: Final = 2
 """Tokens of a step against those of the largest one that was measured."""
 
-TARGET_STEP_SECONDS: Final = DEFAULT_TARGET_STEP_MILLISECONDS / 1000
+TARGET_STEP_SECONDS: Final = 0.100
 """Unless an engine is given another target."""
 MIN_AUTO_BATCHED_TOKENS: Final = 32
 MAX_AUTO_BATCHED_TOKENS: Final = 2048
 START_AUTO_BATCHED_TOKENS: Final = 128
 """Until a step was measured."""
-IDLE_DELAY_RATIO: Final = 0.1
-"""What a prompt that no client waits for may add to a step."""
+DELAY_RATIO: Final = 0.1
+"""What prefill may add to a step in any case: a prompt that no client waits for, or beside slow decodes."""
 
 _TINY: Final = 1e-9
 
@@ -142,6 +141,26 @@ class PrefillLine:
         )
 
 
+def step_limit(planned: StepShape, planned_time: float, *, target: float, default: float) -> float:
+    """How long a step may become by prefill: the target where answers wait for it, and else the default.
+
+    Decodes that take almost the target, or more, may become a tenth longer up to the default: a target that
+    they cannot meet leaves prompts more than the least, and what a step computes at no cost.
+
+    Args:
+        planned: the step without the prefill in question.
+        planned_time: that it takes; this and what follows in one unit.
+        target: the engine's target time of a step.
+        default: `TARGET_STEP_SECONDS`.
+    """
+    longest = max(target, default)
+    if not planned.decode_sequences:
+        return longest
+    if planned.prefill_tokens:
+        return target
+    return max(target, min((1 + DELAY_RATIO) * planned_time, longest))
+
+
 class StepTimeEstimator:
     """Online fit of step seconds, and the prefill that a step computes in time: a `StepBudget`.
 
@@ -168,7 +187,7 @@ class StepTimeEstimator:
             return
         # The first predictions may be far too low. But a first step that took a minute would set a slope
         # at which no step of its size was ever computed again, so that nothing could correct it.
-        least_seconds = _TINY if self._samples >= SETTLED_SAMPLES else self._target_seconds
+        least_seconds = _TINY if self._samples >= SETTLED_SAMPLES else TARGET_STEP_SECONDS
         seconds = min(seconds, OUTLIER_RATIO * max(self.predict_seconds(shape), least_seconds))
         # Group 0 has the steps without prefill, group i those with more than `KNOTS_TOKENS[i - 1]` of it.
         group = bisect.bisect_left(KNOTS_TOKENS, shape.prefill_tokens)
@@ -206,11 +225,14 @@ class StepTimeEstimator:
         A step takes at least `MIN_AUTO_BATCHED_TOKENS` of prefill, however long its decodes take.
         """
         least = min(max(MIN_AUTO_BATCHED_TOKENS - planned.prefill_tokens, 0), wanted_tokens)
-        return self._tokens_within(self._target_seconds, planned, first_position, least, wanted_tokens)
+        limit = step_limit(
+            planned, self.predict_seconds(planned), target=self._target_seconds, default=TARGET_STEP_SECONDS
+        )
+        return self._tokens_within(limit, planned, first_position, least, wanted_tokens)
 
     def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int) -> int:
         """The same of a prompt that no client waits for; what is planned takes at most a tenth longer."""
-        limit_seconds = min((1 + IDLE_DELAY_RATIO) * self.predict_seconds(planned), self._target_seconds)
+        limit_seconds = min((1 + DELAY_RATIO) * self.predict_seconds(planned), self._target_seconds)
         return self._tokens_within(limit_seconds, planned, first_position, 0, wanted_tokens)
 
     def _tokens_within(

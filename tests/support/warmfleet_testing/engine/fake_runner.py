@@ -24,6 +24,7 @@ from warmfleet_worker.engine.messages import StepReport
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.scheduler import SchedulerSettings
 from warmfleet_worker.engine.sequence import Sequence as EngineSequence
+from warmfleet_worker.engine.step_time import TARGET_STEP_SECONDS
 
 VOCABULARY_SIZE = 500
 NOT_FINITE_TOKEN_ID = 600
@@ -274,6 +275,7 @@ class EngineDriver:
         prefix_caching: bool = True,
         max_waiting_sequences: int = 4096,
         verify_hits_one_in: int = 0,
+        target_step_seconds: float = TARGET_STEP_SECONDS,
     ) -> None:
         self.runner = FakeRunner(total_blocks, block_size_tokens)
         self.engine = Engine(
@@ -289,6 +291,7 @@ class EngineDriver:
                 prefix_caching=prefix_caching,
                 max_waiting_sequences=max_waiting_sequences,
             ),
+            target_step_seconds=target_step_seconds,
             vocabulary_size=1000,
             verify_hits_one_in=verify_hits_one_in,
             poison=True,

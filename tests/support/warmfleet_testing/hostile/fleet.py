@@ -141,12 +141,12 @@ def hostile_fleet(home: Path) -> Iterator[HostileFleet]:
     (home / "keys.json").write_bytes(encode_key_file(keys.file))
     model = tiny_served_model(home / "model")
     flags = ("--kv-cache-bytes", "2000000", "--max-model-length-tokens", str(CONTEXT_TOKENS), "--uid", "w")
-    guards = ("--keys-file", str(home / "keys.json"), "--max-wait-seconds", str(ANSWER_SECONDS))
+    router_flags = ("--keys-file", str(home / "keys.json"), "--max-wait-seconds", str(ANSWER_SECONDS))
     trap = Trap()
     try:
         with (
             running_worker(model, *flags, token=WORKER_TOKEN) as worker,
-            router_process({"w": worker}, home, *guards) as router,
+            router_process({"w": worker}, home, *router_flags) as router,
         ):
             cage = Cage(router.url, watched)
             cage.listen()

@@ -88,6 +88,7 @@ ALL: Final[dict[str, Manifest]] = {
         model={"source": {"catalog": {"name": "a"}}, "cache": {"emptyDir": {"sizeLimit": "2Gi"}}}
     ),
     "verified": _with_spec(engine={"verifyHits": "1/100"}),
+    "short-steps": _with_spec(engine={"targetStepMilliseconds": 50}),
     "image": _with_spec(model={"source": {"image": {"reference": "a@sha256:b", "pullPolicy": "Always"}}}),
     "claim": _with_spec(
         model={"source": {"persistentVolumeClaim": {"claimName": "models", "subPath": "a/b"}}}
