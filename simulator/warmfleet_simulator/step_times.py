@@ -110,14 +110,15 @@ class ModelledBudget:
     def prefill_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
         """Tokens of a prompt, from `first_position` on, that fit beside what is planned."""
         least = min(max(MIN_AUTO_BATCHED_TOKENS - planned.prefill_tokens, 0), wanted_tokens)
-        limit_ps = round(
-            step_limit(planned, self._times.step_ps(planned), target=self._target_ps, default=_DEFAULT_PS)
-        )
+        decodes = planned.without_prefill
+        decodes_ps = self._times.step_ps(decodes)
+        limit_ps = round(step_limit(decodes, decodes_ps, target=self._target_ps, default=_DEFAULT_PS))
         return max(self._tokens_within(limit_ps, planned, first_position, wanted_tokens), least)
 
     def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
         """The same of a prompt that no client waits for; what is planned takes at most a tenth longer."""
-        limit_ps = min(round((1 + DELAY_RATIO) * self._times.step_ps(planned)), self._target_ps)
+        longest_ps = max(self._target_ps, _DEFAULT_PS)
+        limit_ps = min(round((1 + DELAY_RATIO) * self._times.step_ps(planned)), longest_ps)
         return max(self._tokens_within(limit_ps, planned, first_position, wanted_tokens), 0)
 
     def _tokens_within(

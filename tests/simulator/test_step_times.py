@@ -40,29 +40,46 @@ def test_the_time_of_a_stretch_is_the_sum_of_its_steps(
     times=TIMES,
     target=st.integers(10, 200),
     positions=POSITIONS,
+    earlier=st.integers(0, 40),
     first=st.integers(0, 5000),
     wanted=st.integers(1, 4000),
 )
 def test_a_step_takes_the_prefill_that_fits_and_no_token_more(
-    times: StepTimes, target: int, positions: list[int], first: int, wanted: int
+    times: StepTimes, target: int, positions: list[int], earlier: int, first: int, wanted: int
 ) -> None:
-    planned = StepShape.of_decodes(positions)
+    decodes = StepShape.of_decodes(positions)
+    planned = decodes.with_prefill(0, earlier)
 
     tokens = ModelledBudget(times, target).prefill_tokens(planned, first, wanted)
 
-    decodes_ps, longest = times.step_ps(planned), max(target, 100)
-    limit = longest
-    if positions:  # slow decodes may take a tenth longer than alone
+    limit = longest = max(target, 100)
+    if positions:  # slow decodes may take a tenth longer than alone, but for the contexts of prefills
+        decodes_ps = times.step_ps(decodes) + times.context_token_ps * earlier
         limit = max(target, min(1100 * decodes_ps / PICOSECONDS, longest))
 
     def fits(count: int) -> bool:
         milliseconds = 1000 * times.step_ps(planned.with_prefill(first, count)) / PICOSECONDS
-        return count <= MIN_AUTO_BATCHED_TOKENS or milliseconds <= limit + 1e-9
+        return earlier + count <= MIN_AUTO_BATCHED_TOKENS or milliseconds <= limit + 1e-9
 
-    most = min(wanted, MAX_AUTO_BATCHED_TOKENS)
-    assert min(wanted, MIN_AUTO_BATCHED_TOKENS) <= tokens <= most
-    assert fits(tokens)
+    most = min(wanted, MAX_AUTO_BATCHED_TOKENS - earlier)
+    least = min(wanted, max(MIN_AUTO_BATCHED_TOKENS - earlier, 0))
+    assert least <= tokens <= most
+    assert fits(tokens) or tokens == least
     assert tokens == most or not fits(tokens + 1)
+
+
+@given(times=TIMES, target=st.integers(10, 200), positions=POSITIONS, wanted=st.integers(1, 4000))
+def test_a_prompt_that_no_client_waits_for_adds_a_tenth_to_a_step_at_most(
+    times: StepTimes, target: int, positions: list[int], wanted: int
+) -> None:
+    planned = StepShape.of_decodes(positions)
+
+    tokens = ModelledBudget(times, target).idle_tokens(planned, 0, wanted)
+
+    alone = 1000 * times.step_ps(planned) / PICOSECONDS
+    limit = min(1.1 * alone, max(target, 100)) + 1e-9
+    assert 0 <= tokens <= wanted
+    assert not tokens or 1000 * times.step_ps(planned.with_prefill(0, tokens)) / PICOSECONDS <= limit
 
 
 def test_prefill_below_the_knee_takes_no_time_and_decodes_fill_it_first() -> None:

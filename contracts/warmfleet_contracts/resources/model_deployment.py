@@ -94,7 +94,7 @@ class EngineSpec(Resource):
         default=None,
         ge=1,
         le=1_048_576,
-        description="--max-num-batched-tokens: tokens in one step. Default: by targetStepMilliseconds.",
+        description="--max-num-batched-tokens: tokens in one step. Default: the engine's.",
     )
     target_step_milliseconds: int | None = Field(
         default=None,

@@ -2,9 +2,8 @@
 
 A replica whose queue waits although there are seats shows how many tokens it really takes (k2 of llm-d's
 WVA 2), if what waits is larger than what is free: a prompt that would fit waits for the steps before it, and
-so for compute. Work that waits at every replica shows how much they really compute. So does work that routers
-hold back and refuse, as they send a replica little more than its next step, if most replicas have memory and
-seats for it. The median of ten such samples counts, so that one odd second changes nothing.
+so for compute. Work that waits at every replica shows how much they really compute. The median of ten such
+samples counts, so that one odd second changes nothing.
 """
 
 from dataclasses import dataclass
@@ -98,24 +97,10 @@ def _waits_for_memory(replica: ReplicaTotals) -> bool:
 
 
 def _computes_all_it_can(signals: FleetSignals, demand: Demand) -> bool:
-    if not (signals.complete and signals.replicas and demand.computed_permille > 0):
-        return False
     busy = demand.prefill_rate * BUSY_SECONDS
-    return _waits_for_compute_at_routers(signals) or all(
-        replica.queued_uncached_tokens >= busy for replica in signals.replicas
+    return (
+        signals.complete
+        and bool(signals.replicas)
+        and demand.computed_permille > 0
+        and all(replica.queued_uncached_tokens >= busy for replica in signals.replicas)
     )
-
-
-def _waits_for_compute_at_routers(signals: FleetSignals) -> bool:
-    """Whether requests wait and others are refused although most replicas could take the waiting ones."""
-    if not (signals.queued_requests and signals.traffic.refused_requests):
-        return False
-    waiting_tokens = signals.queued_tokens / signals.queued_requests
-    could = sum(_has_room(replica, waiting_tokens) for replica in signals.replicas)
-    return 2 * could > len(signals.replicas)
-
-
-def _has_room(replica: ReplicaTotals, tokens: float) -> bool:
-    """Whether a request of so many tokens would get a seat and memory."""
-    usable_tokens = replica.capacity_tokens * USABLE_PERCENT // 100
-    return replica.running_sequences < replica.seats and replica.pinned_tokens + tokens <= usable_tokens

@@ -45,39 +45,11 @@ def test_prompts_that_would_fit_wait_for_compute_and_teach_nothing_of_memory():
     assert decision.inputs.supply_tokens == SUPPLY_TOKENS
 
 
-def test_replicas_that_compute_all_they_can_teach_their_speed():
+@pytest.mark.parametrize("refused", [{}, {"refused_requests": 40, "refused_tokens": 60_000}])
+def test_replicas_that_compute_all_they_can_teach_their_speed_and_not_what_is_refused(refused):
     busy = fleet(2, queued_uncached_tokens=round(3 * PREFILL_RATE))
-    traffic = Traffic(seconds=30.0, prompt_tokens=round(30 * 2 * 0.6 * PREFILL_RATE))
+    traffic = Traffic(seconds=30.0, prompt_tokens=round(30 * 2 * 0.6 * PREFILL_RATE), **refused)
 
     decision = Ticks(POLICY).run(signals(busy, traffic=traffic), at_rest(2), 60)[-1]
 
     assert decision.inputs.supply_compute_permille == 600
-
-
-HELD = {"queued_requests": 8, "queued_tokens": 8 * 5000}
-REFUSED = {"refused_requests": 40, "refused_tokens": 60_000}
-
-
-def taught_permille(refused, held, **replica):
-    """What a minute teaches in which two replicas compute 0.6 of what they have measured."""
-    traffic = Traffic(seconds=30.0, prompt_tokens=round(30 * 2 * 0.6 * PREFILL_RATE), **refused)
-    view = signals(fleet(2, pinned_tokens=60_000, **replica), traffic=traffic, **held)
-    return Ticks(POLICY).run(view, at_rest(2), 60)[-1].inputs.supply_compute_permille
-
-
-def test_requests_that_routers_hold_back_and_refuse_teach_the_speed_of_replicas_with_room_for_them():
-    assert taught_permille(REFUSED, HELD) == 600
-
-
-@pytest.mark.parametrize(
-    ("refused", "held", "replica"),
-    [
-        ({}, HELD, {}),
-        (REFUSED, {}, {}),
-        (REFUSED, {"queued_requests": 8, "queued_tokens": 8 * 36_000}, {}),
-        (REFUSED, HELD, {"running_sequences": 64}),
-    ],
-    ids=["none is refused", "none waits", "memory for none", "seats for none"],
-)
-def test_what_waits_at_routers_for_anything_else_teaches_nothing_of_speed(refused, held, replica):
-    assert taught_permille(refused, held, **replica) == 1000

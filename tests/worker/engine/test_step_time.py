@@ -243,9 +243,14 @@ def test_a_target_below_what_every_step_takes_leaves_prompts_what_costs_nothing(
         shape = StepShape(source.randint(0, 300), source.randint(0, 8), source.randint(100, 5000))
         estimator.observe(shape, machine.seconds(shape))
 
-    tokens = estimator.prefill_tokens(StepShape.of_decodes([8] * decodes), 0, 4000)
+    planned = StepShape.of_decodes([8] * decodes)
+    tokens = estimator.prefill_tokens(planned, 0, 4000)
+    after_a_short_one = estimator.prefill_tokens(planned.with_prefill(0, 10), 0, 4000)
+    idle = estimator.idle_tokens(planned, 0, 4000)
 
     assert tokens >= 128 - decodes
+    assert after_a_short_one >= tokens - 12
+    assert idle >= 128 - decodes
     assert decodes == 0 or machine.seconds(StepShape(tokens, decodes, tokens)) <= 1.11 * 0.060
 
 

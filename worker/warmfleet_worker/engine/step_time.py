@@ -39,7 +39,7 @@ MAX_AUTO_BATCHED_TOKENS: Final = 2048
 START_AUTO_BATCHED_TOKENS: Final = 128
 """Until a step was measured."""
 DELAY_RATIO: Final = 0.1
-"""What prefill may add to a step in any case: a prompt that no client waits for, or beside slow decodes."""
+"""What prefill may add to a step: of a prompt that no client waits for, or beside decodes that are slow."""
 
 _TINY: Final = 1e-9
 
@@ -89,6 +89,11 @@ class StepShape(msgspec.Struct, frozen=True, gc=False):
             self.context_tokens + first_position + tokens,
             self.attention_pairs + tokens * first_position + tokens * (tokens + 1) // 2,
         )
+
+    @property
+    def without_prefill(self) -> "StepShape":
+        """Its decodes; the contexts of its prefills are still in it, and are little of a step."""
+        return StepShape(0, self.decode_sequences, self.context_tokens)
 
     @property
     def tokens(self) -> int:
@@ -141,24 +146,22 @@ class PrefillLine:
         )
 
 
-def step_limit(planned: StepShape, planned_time: float, *, target: float, default: float) -> float:
-    """How long a step may become by prefill: the target where answers wait for it, and else the default.
+def step_limit(decodes: StepShape, decodes_time: float, *, target: float, default: float) -> float:
+    """How long a step may become by prefill: the target, or a longer default where no answer waits.
 
     Decodes that take almost the target, or more, may become a tenth longer up to the default: a target that
     they cannot meet leaves prompts more than the least, and what a step computes at no cost.
 
     Args:
-        planned: the step without the prefill in question.
-        planned_time: that it takes; this and what follows in one unit.
+        decodes: `without_prefill` of the planned step.
+        decodes_time: that they take; this and what follows in one unit.
         target: the engine's target time of a step.
         default: `TARGET_STEP_SECONDS`.
     """
     longest = max(target, default)
-    if not planned.decode_sequences:
+    if not decodes.decode_sequences:
         return longest
-    if planned.prefill_tokens:
-        return target
-    return max(target, min((1 + DELAY_RATIO) * planned_time, longest))
+    return max(target, min((1 + DELAY_RATIO) * decodes_time, longest))
 
 
 class StepTimeEstimator:
@@ -225,14 +228,16 @@ class StepTimeEstimator:
         A step takes at least `MIN_AUTO_BATCHED_TOKENS` of prefill, however long its decodes take.
         """
         least = min(max(MIN_AUTO_BATCHED_TOKENS - planned.prefill_tokens, 0), wanted_tokens)
+        decodes = planned.without_prefill
         limit = step_limit(
-            planned, self.predict_seconds(planned), target=self._target_seconds, default=TARGET_STEP_SECONDS
+            decodes, self.predict_seconds(decodes), target=self._target_seconds, default=TARGET_STEP_SECONDS
         )
         return self._tokens_within(limit, planned, first_position, least, wanted_tokens)
 
     def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int) -> int:
         """The same of a prompt that no client waits for; what is planned takes at most a tenth longer."""
-        limit_seconds = min((1 + DELAY_RATIO) * self.predict_seconds(planned), self._target_seconds)
+        longest_seconds = max(self._target_seconds, TARGET_STEP_SECONDS)
+        limit_seconds = min((1 + DELAY_RATIO) * self.predict_seconds(planned), longest_seconds)
         return self._tokens_within(limit_seconds, planned, first_position, 0, wanted_tokens)
 
     def _tokens_within(

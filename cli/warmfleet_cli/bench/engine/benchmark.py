@@ -45,10 +45,10 @@ class EngineBenchSettings:
     """After which a case ends in a round, three steps at least."""
     environment: Mapping[str, str]
     """Of all processes: what they compute on."""
+    has_amx: bool
+    """Of the processors, where those compute."""
     weight_quantization: str = "None"
     """Of our own engine."""
-    has_amx: bool = False
-    """Of the processors, where those compute."""
 
 
 def blocks_of(cases: Sequence[Case]) -> int:

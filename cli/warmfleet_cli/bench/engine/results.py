@@ -61,7 +61,7 @@ class EngineResults:
     """Cases that were not measured, and why."""
     first_tokens: Mapping[str, Mapping[str, Sequence[int]]]
     """By case and engine: equal weights give mostly equal tokens."""
-    has_amx: bool = False
+    has_amx: bool
     """Whether the processors that computed have tile registers for bfloat16, which not all engines use."""
 
     @property

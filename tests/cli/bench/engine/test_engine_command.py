@@ -154,3 +154,19 @@ def test_an_engine_that_ends_or_is_missing_is_an_error_with_its_reason(tmp_path)
 
 def test_every_random_shape_is_known():
     assert set(SHAPES) == {shape.value for shape in RandomShape}
+
+
+@pytest.mark.parametrize(
+    ("flags", "on_gpu", "has_amx"),
+    [("avx2 amx_bf16", False, True), ("avx2", False, False), ("amx_bf16", True, False)],
+)
+def test_twice_the_rate_of_vllm_is_asked_where_processors_with_amx_compute(
+    folder, tmp_path, monkeypatch, flags, on_gpu, has_amx
+):
+    information = tmp_path / "cpuinfo"
+    information.write_text(f"flags\t\t: {flags}\n")
+    monkeypatch.setattr(run, "CPU_INFO", information)
+    choice = run.EngineChoice(("warmfleet",), (1,), (32,), 48, rounds=1, steps=3, dtype="Auto")
+    model = EngineModel("tiny", folder, load_model_config(folder), folder / "none.gguf")
+
+    assert run.bench_settings(choice, model, 2**34, on_gpu=on_gpu).has_amx is has_amx

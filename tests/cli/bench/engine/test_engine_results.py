@@ -44,7 +44,7 @@ def results(measured, cost=LARGE, **fields):
         cost=cost,
         versions={one.engine: "1.0" for one in measured},
         measured=measured,
-        **{"missing": {}, "skipped": {}, "first_tokens": {}, **fields},
+        **{"missing": {}, "skipped": {}, "first_tokens": {}, "has_amx": False, **fields},
     )
 
 
