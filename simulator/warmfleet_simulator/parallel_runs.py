@@ -5,6 +5,7 @@ came of each. Its result depends on these alone, so it is the same with any numb
 """
 
 import multiprocessing
+import os
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
+from warmfleet_runtime.die_with_parent import die_with_parent
 from warmfleet_simulator.progress import OnProgress, Progress
 from warmfleet_simulator.simulation import Simulated, SimulationSettings, simulate_with_requests
 from warmfleet_simulator.traces.traffic import Traffic
@@ -139,7 +141,10 @@ class _Pool:
         context = multiprocessing.get_context("spawn")
         self._numbers: Any = context.RawArray("d", jobs * _NUMBERS)
         self._executor = ProcessPoolExecutor(
-            jobs, mp_context=context, initializer=_begin_process, initargs=(traffic, self._numbers)
+            jobs,
+            mp_context=context,
+            initializer=_begin_process,
+            initargs=(traffic, self._numbers, os.getpid()),
         )
 
     def submit(self, run: Run, slot: int) -> "Future[Simulated]":
@@ -164,7 +169,9 @@ _in_process: "list[tuple[Traffic, Any]]" = []
 """Of a process of a pool: what it simulates, and where it writes its progress."""
 
 
-def _begin_process(traffic: Traffic, numbers: Any) -> None:
+def _begin_process(traffic: Traffic, numbers: Any, parent_pid: int) -> None:
+    # One that is killed ends no pool, and its processes would wait for work for ever.
+    die_with_parent(parent_pid)
     _in_process[:] = [(traffic, numbers)]
 
 
