@@ -107,6 +107,9 @@ def simulate(
     try:
         from warmfleet_simulator import comparison  # noqa: PLC0415 - needs what the router needs
         from warmfleet_simulator.parallel_runs import open_runs  # noqa: PLC0415
+        from warmfleet_simulator.replica.settings import (  # noqa: PLC0415
+            DEFAULT_TARGET_STEP_MILLISECONDS,
+        )
         from warmfleet_simulator.scaling.objective import read_objective  # noqa: PLC0415
         from warmfleet_simulator.scaling_comparison import compare_scaling  # noqa: PLC0415
         from warmfleet_simulator.simulation import SimulationSettings  # noqa: PLC0415
@@ -133,7 +136,9 @@ def simulate(
         kv_tokens=kv_tokens,
         block_size_tokens=block_size,
         seats=seats,
-        objective=objective,
+        target_step_milliseconds=(
+            objective.target_step_milliseconds if objective is not None else DEFAULT_TARGET_STEP_MILLISECONDS
+        ),
     )
     settings = SimulationSettings(
         replica=choice.settings(), replicas=replicas, routing=routings[0], seed=seed, objective=objective

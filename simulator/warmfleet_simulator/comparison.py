@@ -46,8 +46,7 @@ class ReplicaChoice:
     """Of its KV cache, in place of what the GPU's memory leaves."""
     block_size_tokens: int
     seats: int
-    objective: Objective | None = None
-    """Replicas have the target time of a step that stands in it."""
+    target_step_milliseconds: int
 
     def settings(self) -> ReplicaSettings:
         """The replica.
@@ -60,9 +59,7 @@ class ReplicaChoice:
             chosen = replace(chosen, step_times=read_step_times(self.step_times))
         if self.kv_tokens is not None:
             chosen = replace(chosen, total_blocks=max(self.kv_tokens // self.block_size_tokens, 1))
-        if self.objective is not None:
-            chosen = replace(chosen, target_step_milliseconds=self.objective.target_step_milliseconds)
-        return replace(chosen, seats=self.seats)
+        return replace(chosen, seats=self.seats, target_step_milliseconds=self.target_step_milliseconds)
 
 
 def named_routings(names: str) -> Sequence[str]:

@@ -9,18 +9,14 @@ from typing import Final
 
 from warmfleet_contracts.cache.kv_events import StepTimeFit
 from warmfleet_worker.engine.step_time import (
-    DELAY_RATIO,
     MAX_AUTO_BATCHED_TOKENS,
     MIN_AUTO_BATCHED_TOKENS,
-    TARGET_STEP_SECONDS,
+    StepLimits,
     StepShape,
-    step_limit,
 )
 
 PICOSECONDS: Final = 10**12
 """In a second."""
-_MILLISECOND_PS: Final = PICOSECONDS // 1000
-_DEFAULT_PS: Final = round(TARGET_STEP_SECONDS * PICOSECONDS)
 _FIT_SAMPLES: Final = 1000
 """Reported with the fit, so that routers use it from the first report on."""
 
@@ -105,24 +101,26 @@ class ModelledBudget:
 
     def __init__(self, times: StepTimes, target_milliseconds: int) -> None:
         self._times = times
-        self._target_ps = target_milliseconds * _MILLISECOND_PS
+        self._limits = StepLimits(target_milliseconds / 1000)
 
     def prefill_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
         """Tokens of a prompt, from `first_position` on, that fit beside what is planned."""
         least = min(max(MIN_AUTO_BATCHED_TOKENS - planned.prefill_tokens, 0), wanted_tokens)
         decodes = planned.without_prefill
-        decodes_ps = self._times.step_ps(decodes)
-        limit_ps = round(step_limit(decodes, decodes_ps, target=self._target_ps, default=_DEFAULT_PS))
-        return max(self._tokens_within(limit_ps, planned, first_position, wanted_tokens), least)
+        limit_seconds = self._limits.of_prompt(decodes, self._seconds(decodes))
+        return max(self._tokens_within(limit_seconds, planned, first_position, wanted_tokens), least)
 
     def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
         """The same of a prompt that no client waits for; what is planned takes at most a tenth longer."""
-        longest_ps = max(self._target_ps, _DEFAULT_PS)
-        limit_ps = min(round((1 + DELAY_RATIO) * self._times.step_ps(planned)), longest_ps)
-        return max(self._tokens_within(limit_ps, planned, first_position, wanted_tokens), 0)
+        limit_seconds = self._limits.of_idle_prompt(self._seconds(planned))
+        return max(self._tokens_within(limit_seconds, planned, first_position, wanted_tokens), 0)
+
+    def _seconds(self, shape: StepShape) -> float:
+        return self._times.step_ps(shape) / PICOSECONDS
 
     def _tokens_within(
-        self, limit_ps: int, planned: StepShape, first_position: int, wanted_tokens: int
+        self, limit_seconds: float, planned: StepShape, first_position: int, wanted_tokens: int
     ) -> int:
         most = min(MAX_AUTO_BATCHED_TOKENS - planned.prefill_tokens, wanted_tokens)
+        limit_ps = round(limit_seconds * PICOSECONDS)
         return min(most, self._times.prefill_within(limit_ps, planned, first_position))

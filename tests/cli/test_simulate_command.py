@@ -105,6 +105,12 @@ def test_an_objective_may_generate_its_requests(tmp_path: Path) -> None:
 
     assert document["reports"][0]["requests"] == 12
     assert document["replica"]["target_step_milliseconds"] == 54
+    assert (
+        json.loads(run("--generate", "steady,requests=3", "-o", "json").stdout)["replica"][
+            "target_step_milliseconds"
+        ]
+        == 100
+    )
     assert shorter["reports"][0]["requests"] == 3
 
 

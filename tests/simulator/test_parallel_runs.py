@@ -5,6 +5,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from warmfleet_testing.processes.process_tree import descendants, is_running
 from warmfleet_testing.router.watched_fleet import wait_until
 
 SECONDS = 60.0
@@ -14,24 +15,9 @@ COMMAND = (
 )
 
 
-def children_of(pid: int) -> list[int]:
-    try:
-        return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
-    except FileNotFoundError:
-        return []
-
-
-def lives(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
 def simulating(pid: int) -> list[int]:
-    """Those of its children that simulate."""
-    commands = {child: Path(f"/proc/{child}/cmdline").read_bytes() for child in children_of(pid)}
+    """Those of its processes that simulate."""
+    commands = {child: Path(f"/proc/{child}/cmdline").read_bytes() for child in descendants(pid)}
     return [child for child, command in commands.items() if b"spawn_main" in command]
 
 
@@ -44,4 +30,4 @@ def test_simulations_end_with_a_process_that_is_killed() -> None:
         finally:
             process.kill()
 
-    wait_until(lambda: not any(map(lives, children)), lambda: children, seconds=SECONDS)
+    wait_until(lambda: not any(map(is_running, children)), lambda: children, seconds=SECONDS)

@@ -16,7 +16,7 @@ def test_a_step_takes_the_target_time_of_the_flag(tmp_path: Path) -> None:
             ["--model", str(folder), "--uid", "u", "--kv-cache-bytes", "1048576", *flags], {}
         )
         engine, _, _ = build_engine(settings.engine, "ab" * 32)
-        # Beside a stream, on a machine that takes 1 ms for a token: what a flag that is lost does not change.
+        # On a machine that takes 1 ms for each token, a stream's among them.
         for size in (8, 16, 32, 64, 128, 128):
             engine._step_time.observe(StepShape(size, 1, size), 0.001 * (size + 1))
         return engine._step_time.prefill_tokens(StepShape.of_decodes([8]), 0, 1000)

@@ -133,19 +133,17 @@ class EngineSpec(Resource):
 
     @model_validator(mode="after")
     def _one_size_of_steps(self) -> Self:
-        if self.target_step_milliseconds is None:
-            return self
-        if self.type != "Warmfleet":
-            raise ValueError(
-                f"targetStepMilliseconds is of the engine Warmfleet, and type is {self.type}; use "
-                "maxBatchedTokens"
-            )
-        if self.max_batched_tokens is not None:
+        if len(self.chosen("max_batched_tokens", "target_step_milliseconds")) > 1:
             raise ValueError("give at most one of maxBatchedTokens, targetStepMilliseconds")
         return self
 
     @model_validator(mode="after")
-    def _hits_of_warmfleet(self) -> Self:
+    def _fields_of_warmfleet(self) -> Self:
+        if self.target_step_milliseconds is not None and self.type != "Warmfleet":
+            raise ValueError(
+                f"targetStepMilliseconds is of the engine Warmfleet, and type is {self.type}; use "
+                "maxBatchedTokens"
+            )
         if self.verify_hits is not None and self.type != "Warmfleet":
             raise ValueError(
                 f"verifyHits compares blocks of the engine Warmfleet, and type is {self.type}; remove it, "

@@ -36,8 +36,6 @@ class Demand:
     """Running or waiting, anywhere."""
     compute_permille: int
     """Arrivals, in 1/1000 of one replica's time; -1: unknown."""
-    computed_permille: int
-    """The same without refused requests: what the replicas computed; -1: unknown."""
     backlog_tokens: int
     """Prompt tokens that wait to be computed."""
     prefill_rate: float
@@ -68,12 +66,10 @@ def demand_of(signals: FleetSignals, ready: int) -> Demand:
     sequences = sum(replica.running_sequences + replica.waiting_sequences for replica in known) * factor
     sequences *= with_refused
     prefill, decode = rate(known, "prefill_tokens_per_second"), rate(known, "decode_tokens_per_second")
-    computed = _computed_permille(signals, ready, prefill, decode)
     return Demand(
         tokens=round(pinned + backlog),
         sequences=round(sequences) + signals.queued_requests + signals.held_requests,
-        compute_permille=round(computed * with_refused) if computed >= 0 else -1,
-        computed_permille=round(computed),
+        compute_permille=_compute_permille(signals, ready, prefill, decode),
         backlog_tokens=round(backlog),
         prefill_rate=prefill,
     )
@@ -111,7 +107,7 @@ def _ceil(dividend: float, divisor: int) -> int:
     return -int(-dividend // divisor)
 
 
-def _computed_permille(signals: FleetSignals, ready: int, prefill: float, decode: float) -> float:
+def _compute_permille(signals: FleetSignals, ready: int, prefill: float, decode: float) -> int:
     """Prompt tokens over the speed of prefill, and generated tokens over that of full decode steps.
 
     Ready replicas have computed all of them, so that speeds which ask for more of their time are wrong.
@@ -121,4 +117,5 @@ def _computed_permille(signals: FleetSignals, ready: int, prefill: float, decode
         return -1
     uncached = max(0, traffic.prompt_tokens - traffic.cached_tokens)
     load = uncached / prefill + (traffic.generated_tokens / decode if decode > 0 else 0.0)
-    return min(1000 * load / traffic.seconds, MOST_COMPUTE_PERMILLE * max(1, ready))
+    computed = min(1000 * load / traffic.seconds, MOST_COMPUTE_PERMILLE * max(1, ready))
+    return round(computed * (1.0 + refused_ratio(traffic)))

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from warmfleet_contracts.cache.fleet_totals import ReplicaTotals
-from warmfleet_operator.scaling.demand import MOST_COMPUTE_PERMILLE, Demand
+from warmfleet_operator.scaling.demand import MOST_COMPUTE_PERMILLE, Demand, refused_ratio
 from warmfleet_operator.scaling.memory import MAX_SAMPLES, ScalingMemory
 from warmfleet_operator.scaling.signals import TRAFFIC_SECONDS, FleetSignals
 
@@ -55,7 +55,8 @@ def learnt(memory: ScalingMemory, signals: FleetSignals, demand: Demand, now_sec
         return replace(memory, busy_since_seconds=now_seconds)
     if now_seconds - since < TRAFFIC_SECONDS:
         return memory
-    sample = round(demand.computed_permille / len(signals.replicas))
+    computed_permille = demand.compute_permille / (1.0 + refused_ratio(signals.traffic))
+    sample = round(computed_permille / len(signals.replicas))
     bounded = min(max(sample, LEAST_COMPUTE_PERMILLE), MOST_COMPUTE_PERMILLE)
     samples = (*memory.compute_samples, bounded)
     return replace(memory, compute_samples=samples[-MAX_SAMPLES:], busy_since_seconds=now_seconds)
@@ -101,6 +102,6 @@ def _computes_all_it_can(signals: FleetSignals, demand: Demand) -> bool:
     return (
         signals.complete
         and bool(signals.replicas)
-        and demand.computed_permille > 0
+        and demand.compute_permille > 0
         and all(replica.queued_uncached_tokens >= busy for replica in signals.replicas)
     )

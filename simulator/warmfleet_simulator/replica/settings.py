@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from warmfleet_simulator.step_times import StepTimes
+from warmfleet_worker.engine.step_time import TARGET_STEP_SECONDS
 
 DEFAULT_SEATS: Final = 256
+DEFAULT_TARGET_STEP_MILLISECONDS: Final = round(1000 * TARGET_STEP_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class ReplicaSettings:
     """Of its KV cache."""
     seats: int = DEFAULT_SEATS
     """Most sequences that run at once."""
-    target_step_milliseconds: int = 100
+    target_step_milliseconds: int = DEFAULT_TARGET_STEP_MILLISECONDS
     """How long a step takes that computes prompts beside answers: `engine.targetStepMilliseconds`."""
 
     @property

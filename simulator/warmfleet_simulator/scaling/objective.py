@@ -9,6 +9,7 @@ import yaml
 from warmfleet_contracts.resources.autoscaling_spec import AutoscalingSpec
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_simulator.errors import ObjectiveError, UnknownNameError
+from warmfleet_simulator.replica.settings import DEFAULT_TARGET_STEP_MILLISECONDS
 from warmfleet_simulator.router.outcome import Outcome
 from warmfleet_simulator.workloads.named import AnyWorkload
 
@@ -31,7 +32,9 @@ class Objective(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
     start_delay_seconds: _Seconds = 120.0
     """From a pod's creation to its readiness."""
     peak_window_seconds: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 60.0
-    target_step_milliseconds: Annotated[int, msgspec.Meta(ge=10, le=10_000)] = 100
+    target_step_milliseconds: Annotated[int, msgspec.Meta(ge=10, le=10_000)] = (
+        DEFAULT_TARGET_STEP_MILLISECONDS
+    )
     """`engine.targetStepMilliseconds` of the deployment."""
     generate: AnyWorkload | None = None
     """What makes its requests, where they are not read from a trace."""

@@ -1,12 +1,9 @@
 """Service level objectives: read from a file, and met or missed by a request."""
 
-from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from warmfleet_simulator.comparison import ReplicaChoice
 from warmfleet_simulator.errors import SimulationError
 from warmfleet_simulator.hardware import replica_settings
 from warmfleet_simulator.router.outcome import Outcome
@@ -57,15 +54,6 @@ def test_a_request_meets_it_by_its_first_token_and_the_mean_of_the_others(
     outcome: Outcome, is_met: bool
 ) -> None:
     assert OBJECTIVE.is_met(outcome) is is_met
-
-
-def test_replicas_have_the_target_time_of_a_step_of_their_objective() -> None:
-    choice = ReplicaChoice(gpu="L4", model="Llama-3.1-8B", block_size_tokens=16, seats=8)
-    short = msgspec.structs.replace(OBJECTIVE, target_step_milliseconds=54)
-
-    assert choice.settings().target_step_milliseconds == 100
-    assert replace(choice, objective=OBJECTIVE).settings().target_step_milliseconds == 100
-    assert replace(choice, objective=short).settings().target_step_milliseconds == 54
 
 
 def test_the_operators_policy_has_its_defaults_and_the_targets() -> None:

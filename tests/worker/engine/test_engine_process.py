@@ -17,6 +17,7 @@ import pytest
 from warmfleet_contracts.errors import ContractError
 from warmfleet_testing.engine.add_messages import add_sequence
 from warmfleet_testing.engine.worker_process import TINY_NAME, running_worker
+from warmfleet_testing.processes.process_tree import is_running
 from warmfleet_worker.engine.messages import (
     MAX_MESSAGE_BYTES,
     EngineReady,
@@ -37,13 +38,6 @@ LONG = {
     "ignore_eos": True,
     "stream": True,
 }
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def wait_until_gone(pid: int, timeout_seconds: float = 10) -> None:

@@ -5,11 +5,11 @@ import stat
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import msgspec
 import pytest
 
+from warmfleet_testing.processes.process_tree import is_running
 from warmfleet_worker.engine.roofline import MachineLimits
 from warmfleet_worker.roofline import measuring_process
 from warmfleet_worker.roofline.limits_file import machine_lock
@@ -111,7 +111,7 @@ def test_the_process_of_an_engine_that_is_killed_ends_before_it_has_imported_any
 
     # then
     deadline = time.monotonic() + 10
-    while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]:
+    while is_running(pid):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 

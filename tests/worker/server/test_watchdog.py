@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
 
 import httpx
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from warmfleet_contracts.cache.kv_events import Frame, MessageReader
 from warmfleet_testing.engine.worker_process import TINY_NAME, running_worker
 from warmfleet_testing.processes.plain_http import NO_TLS
+from warmfleet_testing.processes.process_tree import is_running
 from warmfleet_worker.server.watchdog import Health, StepWatchdog
 from warmfleet_worker.settings import parse_settings
 
@@ -58,13 +58,6 @@ def test_time_in_which_the_watchdog_did_not_run_is_not_counted():
     watch(watchdog, 2.0)
 
     assert watchdog.update(3600.0, working=True, last_report_seconds=0.0) is Health.HEALTHY
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 class EventReader(threading.Thread):

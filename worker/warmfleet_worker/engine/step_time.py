@@ -146,22 +146,31 @@ class PrefillLine:
         )
 
 
-def step_limit(decodes: StepShape, decodes_time: float, *, target: float, default: float) -> float:
-    """How long a step may become by prefill: the target, or a longer default where no answer waits.
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """How long steps may become by prefill, in seconds."""
 
-    Decodes that take almost the target, or more, may become a tenth longer up to the default: a target that
-    they cannot meet leaves prompts more than the least, and what a step computes at no cost.
+    target: float = TARGET_STEP_SECONDS
+    """Beside answers."""
 
-    Args:
-        decodes: `without_prefill` of the planned step.
-        decodes_time: that they take; this and what follows in one unit.
-        target: the engine's target time of a step.
-        default: `TARGET_STEP_SECONDS`.
-    """
-    longest = max(target, default)
-    if not decodes.decode_sequences:
-        return longest
-    return max(target, min((1 + DELAY_RATIO) * decodes_time, longest))
+    @property
+    def longest(self) -> float:
+        """Where no answer waits for the step, the default at least."""
+        return max(self.target, TARGET_STEP_SECONDS)
+
+    def of_prompt(self, decodes: StepShape, decodes_seconds: float) -> float:
+        """Of a step with these decodes, which alone take so long.
+
+        Those that take almost the target, or more, may become a tenth longer: a target that they cannot meet
+        leaves prompts more than the least, and what a step computes at no cost.
+        """
+        if not decodes.decode_sequences:
+            return self.longest
+        return max(self.target, self.of_idle_prompt(decodes_seconds))
+
+    def of_idle_prompt(self, planned_seconds: float) -> float:
+        """Of a step that takes so long without a prompt that no client waits for."""
+        return min((1 + DELAY_RATIO) * planned_seconds, self.longest)
 
 
 class StepTimeEstimator:
@@ -172,7 +181,7 @@ class StepTimeEstimator:
     """
 
     def __init__(self, target_seconds: float = TARGET_STEP_SECONDS) -> None:
-        self._target_seconds = target_seconds
+        self._limits = StepLimits(target_seconds)
         groups = len(KNOTS_TOKENS) + 1
         # What is ambiguous goes to the earlier feature: if all prefills are alike to their tokens, and if
         # decodes are always as many to the base.
@@ -229,15 +238,12 @@ class StepTimeEstimator:
         """
         least = min(max(MIN_AUTO_BATCHED_TOKENS - planned.prefill_tokens, 0), wanted_tokens)
         decodes = planned.without_prefill
-        limit = step_limit(
-            decodes, self.predict_seconds(decodes), target=self._target_seconds, default=TARGET_STEP_SECONDS
-        )
-        return self._tokens_within(limit, planned, first_position, least, wanted_tokens)
+        limit_seconds = self._limits.of_prompt(decodes, self.predict_seconds(decodes))
+        return self._tokens_within(limit_seconds, planned, first_position, least, wanted_tokens)
 
     def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int) -> int:
         """The same of a prompt that no client waits for; what is planned takes at most a tenth longer."""
-        longest_seconds = max(self._target_seconds, TARGET_STEP_SECONDS)
-        limit_seconds = min((1 + DELAY_RATIO) * self.predict_seconds(planned), longest_seconds)
+        limit_seconds = self._limits.of_idle_prompt(self.predict_seconds(planned))
         return self._tokens_within(limit_seconds, planned, first_position, 0, wanted_tokens)
 
     def _tokens_within(

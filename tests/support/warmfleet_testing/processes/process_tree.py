@@ -1,4 +1,4 @@
-"""The processes below another one, by /proc."""
+"""Processes by /proc: those below another one, and whether one runs."""
 
 from pathlib import Path
 
@@ -15,6 +15,14 @@ def descendants(pid: int) -> list[int]:
             child = int(stat.parent.name)
             found += [child, *descendants(child)]
     return found
+
+
+def is_running(pid: int) -> bool:
+    """Whether it has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def name_of(pid: int) -> str:
