@@ -1,6 +1,7 @@
 """An informer against a modelled API server: after any fault it ends with what the server holds."""
 
 import asyncio
+import contextlib
 import json
 import time
 
@@ -120,6 +121,18 @@ async def test_bookmarks_keep_the_version_young():
     await run_until(informer, lambda: len(api.watched_from) == 3)
 
     assert api.watched_from == [10, 10, 11]
+
+
+async def test_the_model_loses_no_change_that_is_made_while_a_bookmark_is_on_its_way():
+    async def goes_on():
+        return True
+
+    api = VersionedApi(goes_on)
+    async with contextlib.aclosing(api.lines(f"/{PLURAL}", {"resourceVersion": "10"}, 60)) as lines:
+        assert await anext(lines) == b""
+        assert json.loads(await anext(lines))["type"] == "BOOKMARK"
+        api.put(PLURAL, "a")
+        assert json.loads(await anext(lines))["type"] == "ADDED"
 
 
 @pytest.mark.parametrize("how", ["status", "event", "unreadable"])

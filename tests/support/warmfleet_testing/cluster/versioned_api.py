@@ -15,6 +15,7 @@ from warmfleet_runtime.kubernetes.informer import GONE
 class VersionedApi:
     """Every change has a version; a watch from one replays what came later, and goes on after each `wait`.
 
+    Belongs to one event loop: a change from another thread could be half done when a watch looks.
     `interrupt` is asked before each answer and each event: what it returns is raised.
     """
 
@@ -84,9 +85,9 @@ class VersionedApi:
                 if version > seen and of == plural:
                     self._interrupted()
                     yield json.dumps({"type": kind, "object": content}).encode()
-            bookmark = {"metadata": {"resourceVersion": str(self.version)}}
+            seen = self.version  # before the reader has the bookmark: meanwhile there may be a change
+            bookmark = {"metadata": {"resourceVersion": str(seen)}}
             yield json.dumps({"type": "BOOKMARK", "object": bookmark}).encode()
-            seen = self.version
             if not await self.wait():
                 return
 

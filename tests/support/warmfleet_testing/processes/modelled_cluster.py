@@ -22,6 +22,8 @@ from warmfleet_testing.router.stub_worker import StubWorker
 ROOT: Final = bytes(range(32))
 NAMESPACE: Final = "n"
 """That of the modelled objects."""
+CHANGE_SECONDS: Final = 30
+"""A change is made within this time, on a busy machine, too."""
 
 
 def pod_token(uid: str) -> str:
@@ -34,11 +36,12 @@ class ModelledCluster:
 
     def __init__(self) -> None:
         self.url = ""
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._api = VersionedApi(self._wait)
 
     def deploy(self, name: str, **spec: Any) -> None:
         """Create or change a ModelDeployment."""
-        self._api.put(PLURAL, name, {"spec": spec})
+        self._put(PLURAL, name, {"spec": spec})
 
     def slice(self, of: str, *stubs: StubWorker) -> None:
         """From now on these are the pods of a deployment, one slice for each."""
@@ -56,7 +59,16 @@ class ModelledCluster:
                     for pod in pods
                 ],
             }
-            self._api.put("endpointslices", f"{of}-{number}", content)
+            self._put("endpointslices", f"{of}-{number}", content)
+
+    def _put(self, plural: str, name: str, content: dict[str, Any]) -> None:
+        """Where watches are answered, so that each sees a change whole or not yet."""
+
+        async def put() -> None:
+            self._api.put(plural, name, content)
+
+        assert self._loop is not None, "it is not served"
+        asyncio.run_coroutine_threadsafe(put(), self._loop).result(CHANGE_SECONDS)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """A list, or a watch."""
@@ -84,6 +96,7 @@ class ModelledCluster:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        self._loop = asyncio.get_running_loop()
         ready.set()
         await asyncio.to_thread(stop.wait)
         await runner.cleanup()
