@@ -2,23 +2,32 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from warmfleet_cli.bench.engine.cases import BLOCK_SIZE_TOKENS, Case, sequence_tokens
-from warmfleet_cli.bench.engine.programs import EngineFailed, Program, RunningEngine, output_of, running
-from warmfleet_cli.bench.engine.results import OWN, EngineResults, Measured
+from warmfleet_cli.bench.engine.programs import (
+    NO_GPU,
+    EngineFailed,
+    Program,
+    RunningEngine,
+    output_of,
+    reads_program,
+    running,
+)
+from warmfleet_cli.bench.engine.results import OWN, READS, EngineResults, Measured, step_shape
 from warmfleet_cli.bench.figures import median
 from warmfleet_cli.bench.observer import Observer
 from warmfleet_cli.bench.processes import BenchError
 from warmfleet_cli.errors import ExitCode
-from warmfleet_worker.engine.roofline import MachineLimits
+from warmfleet_worker.engine.roofline import MachineLimits, ModelCost
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.cost import model_cost
+from warmfleet_worker.roofline.measurement import MAX_BUFFER_BYTES
 from warmfleet_worker.runner.runner_settings import ELEMENT_BYTES
 
 SWEEP_STEPS: Final = 3
@@ -76,9 +85,12 @@ def cases_that_fit(
 def context_memory_bytes(
     available_bytes: int, weight_bytes: int, engines: int, *, on_gpu: bool = False
 ) -> int:
-    """Memory for the contexts of each engine; on a CPU transformers' two types take thrice its weights."""
-    copies = engines if on_gpu else engines + 2
-    return max(int(MEMORY_RATIO * available_bytes - copies * weight_bytes) // engines, 0)
+    """Memory for the contexts of each engine.
+
+    On a CPU transformers' two types take thrice its weights, and memory is read that nothing else uses.
+    """
+    copies, read_bytes = (engines, 0) if on_gpu else (engines + 2, MAX_BUFFER_BYTES)
+    return max(int(MEMORY_RATIO * available_bytes - copies * weight_bytes - read_bytes) // engines, 0)
 
 
 async def run_engine_bench(
@@ -94,11 +106,19 @@ async def run_engine_bench(
     observer.advance()
     missing: dict[str, str] = {}
     async with contextlib.AsyncExitStack() as stack:
-        observer.stage("loading", len(settings.programs))
-        engines = [engine async for engine in _started(settings, stack, log_folder, observer, missing)]
+        reads_memory = settings.environment == NO_GPU
+        observer.stage("loading", len(settings.programs) + reads_memory)
+        starter = _Starter(stack, log_folder, settings.environment, observer, missing)
+        engines = await starter.start(settings.programs)
         own = next((engine for engine in engines if engine.name == OWN), None)
-        measured, tokens = await _measure(settings, engines, observer)
+        # What "Auto" has chosen decides what a step reads.
         dtype = own.dtype if own else "BFloat16"
+        cost = model_cost(settings.model, ELEMENT_BYTES[dtype], settings.weight_quantization)
+        if reads_memory:
+            bytes_of_cases = _read_bytes(settings.cases, cost)
+            reads = reads_program(bytes_of_cases, before.read_threads, MAX_BUFFER_BYTES)
+            engines += await starter.start([reads])
+        measured, tokens = await _measure(settings, engines, observer)
         versions = {engine.name: f"{engine.version}, {engine.dtype}" for engine in engines}
     observer.stage("limits of the machine, again", 1)
     after = await measured_limits(settings.environment)
@@ -106,7 +126,7 @@ async def run_engine_bench(
     return EngineResults(
         limits_before=before,
         limits_after=after,
-        cost=model_cost(settings.model, ELEMENT_BYTES[dtype], settings.weight_quantization),
+        cost=cost,
         versions=versions,
         missing=missing,
         measured=measured,
@@ -114,6 +134,11 @@ async def run_engine_bench(
         first_tokens=tokens,
         has_amx=settings.has_amx,
     )
+
+
+def _read_bytes(cases: Sequence[Case], cost: ModelCost) -> dict[str, int]:
+    """By name, what a step of each decode reads."""
+    return {case.name: cost.read_bytes(step_shape(case)) for case in cases if case.kind == "decode"}
 
 
 async def measured_limits(environment: Mapping[str, str]) -> MachineLimits:
@@ -130,91 +155,116 @@ async def measured_limits(environment: Mapping[str, str]) -> MachineLimits:
     return msgspec.json.decode(output, type=MachineLimits)
 
 
-async def _started(
-    settings: EngineBenchSettings,
-    stack: contextlib.AsyncExitStack,
-    log_folder: Path,
-    observer: Observer,
-    missing: dict[str, str],
-) -> AsyncIterator[RunningEngine]:
-    for program in settings.programs:
+@dataclass(frozen=True, slots=True)
+class _Starter:
+    """Starts engines, which end with `stack`; `missing` gets the reasons of those that do not start."""
+
+    stack: contextlib.AsyncExitStack
+    log_folder: Path
+    environment: Mapping[str, str]
+    observer: Observer
+    missing: dict[str, str]
+
+    async def start(self, programs: Sequence[Program]) -> list[RunningEngine]:
+        """Those that have started.
+
+        Raises:
+            BenchError: our own does not start.
+        """
+        engines = []
+        for program in programs:
+            try:
+                process = running(program, self.log_folder, self.environment)
+                engines.append(await self.stack.enter_async_context(process))
+            except EngineFailed as error:
+                if program.name == OWN:
+                    raise BenchError(
+                        f"warmfleet's engine does not start: {error}", exit_code=ExitCode.START_FAILED
+                    ) from None
+                self.missing[program.name] = str(error)
+                self.observer.remark(f"{program.name}: {error}")
+            self.observer.advance()
+        return engines
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What the steps of one engine in one case took."""
+
+    engine: RunningEngine
+    case: Case
+    variant: str = ""
+    seconds: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    """Of a round's first step."""
+    error: str = ""
+
+    async def choose_variant(self) -> None:
+        """The one with the least time of a step; contexts are made here, too."""
+        least = {}
         try:
-            yield await stack.enter_async_context(running(program, log_folder, settings.environment))
+            for variant in self.engine.variants:
+                seconds, _ = await self.engine.measure(self.case, variant, steps=SWEEP_STEPS, seconds=0.0)
+                least[variant] = min(seconds)
         except EngineFailed as error:
-            if program.name == OWN:
-                raise BenchError(
-                    f"warmfleet's engine does not start: {error}", exit_code=ExitCode.START_FAILED
-                ) from None
-            missing[program.name] = str(error)
-            observer.remark(f"{program.name}: {error}")
-        observer.advance()
+            self.error = str(error)
+        else:
+            self.variant = min(least, key=lambda variant: least[variant])
+
+    async def measure(self, settings: EngineBenchSettings) -> None:
+        """Steps of one round, unless it failed before."""
+        if self.error:
+            return
+        await asyncio.sleep(PAUSE_SECONDS)
+        try:
+            seconds, self.tokens = await self.engine.measure(
+                self.case, self.variant, steps=settings.steps, seconds=settings.case_seconds
+            )
+        except EngineFailed as error:
+            self.error = str(error)
+        else:
+            self.seconds.extend(seconds)
 
 
 async def _measure(
     settings: EngineBenchSettings, engines: Sequence[RunningEngine], observer: Observer
 ) -> tuple[list[Measured], dict[str, dict[str, list[int]]]]:
-    seconds: dict[tuple[Case, str], list[float]] = {}
-    variants: dict[tuple[Case, str], str] = {}
-    errors: dict[tuple[Case, str], str] = {}
-    tokens: dict[str, dict[str, list[int]]] = {}
-    observer.stage("contexts and fastest settings", len(settings.cases) * len(engines))
-    for case in settings.cases:
-        for engine in engines:
-            try:
-                variants[case, engine.name] = await _fastest(engine, case)
-            except EngineFailed as error:
-                errors[case, engine.name] = str(error)
-            observer.advance()
-    observer.stage("rounds", settings.rounds * len(settings.cases) * len(engines))
+    """The steps of all engines in all cases, and the tokens by case and engine."""
+    of_cases = [[_Taken(engine, case) for engine in _measurable(case, engines)] for case in settings.cases]
+    taken = [one for of_case in of_cases for one in of_case]
+    observer.stage("contexts and fastest settings", len(taken))
+    for one in taken:
+        await one.choose_variant()
+        observer.advance()
+    observer.stage("rounds", settings.rounds * len(taken))
     for number in range(settings.rounds):
-        for case in settings.cases:
+        for of_case in of_cases:
             # Every second round in reverse order: a drift of the machine affects all alike.
-            for engine in engines if number % 2 == 0 else engines[::-1]:
-                key = (case, engine.name)
+            for one in of_case if number % 2 == 0 else of_case[::-1]:
                 observer.advance()
-                if key in errors:
-                    continue
-                await asyncio.sleep(PAUSE_SECONDS)
-                try:
-                    taken, first = await engine.measure(
-                        case, variants[key], steps=settings.steps, seconds=settings.case_seconds
-                    )
-                except EngineFailed as error:
-                    errors[key] = str(error)
-                    continue
-                seconds.setdefault(key, []).extend(taken)
-                tokens.setdefault(case.name, {})[engine.name] = first
+                await one.measure(settings)
             if number == 0:
                 # Who has to end it early has these.
-                taken_by = {engine.name: seconds.get((case, engine.name), []) for engine in engines}
-                observer.remark(_first_round(case, taken_by))
-    measured = [
-        Measured(
-            engine.name,
-            case,
-            variants.get((case, engine.name), ""),
-            seconds.get((case, engine.name), []),
-            errors.get((case, engine.name), ""),
-        )
-        for case in settings.cases
-        for engine in engines
-    ]
+                observer.remark(_first_round(of_case))
+    measured = [Measured(one.engine.name, one.case, one.variant, one.seconds, one.error) for one in taken]
+    tokens: dict[str, dict[str, list[int]]] = {}
+    for one in taken:
+        if one.tokens:
+            tokens.setdefault(one.case.name, {})[one.engine.name] = one.tokens
     return measured, tokens
 
 
-def _first_round(case: Case, seconds: Mapping[str, Sequence[float]]) -> str:
-    """A line of what the first of several rounds measured, by engine."""
+def _measurable(case: Case, engines: Sequence[RunningEngine]) -> list[RunningEngine]:
+    """Those of `engines` that say something of a case: products limit a prefill, not reads."""
+    return [engine for engine in engines if case.kind == "decode" or engine.name != READS]
+
+
+def _first_round(of_case: Sequence[_Taken]) -> str:
+    """A line of what the first of several rounds measured in a case, by engine."""
     rates = (
-        f"{engine} {case.tokens / median(taken):,.1f}" if taken else f"{engine} failed"
-        for engine, taken in seconds.items()
+        f"{one.engine.name} {one.case.tokens / median(one.seconds):,.1f}"
+        if one.seconds
+        else f"{one.engine.name} failed"
+        for one in of_case
     )
-    return f"{case.name}, first round, tokens/s: {', '.join(rates)}"
-
-
-async def _fastest(engine: RunningEngine, case: Case) -> str:
-    """The variant with the least time of a step; contexts are made here, too."""
-    least = {}
-    for variant in engine.variants:
-        seconds, _ = await engine.measure(case, variant, steps=SWEEP_STEPS, seconds=0.0)
-        least[variant] = min(seconds)
-    return min(least, key=lambda variant: least[variant])
+    return f"{of_case[0].case.name}, first round, tokens/s: {', '.join(rates)}"

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import warmfleet_cli
 from warmfleet_cli.bench.engine.cases import Case, encoded, sequence_tokens
+from warmfleet_cli.bench.engine.results import READS
 from warmfleet_cli.bench.processes import BenchError
 from warmfleet_cli.errors import ExitCode
 from warmfleet_worker.engine_program import EngineMissingError, engine_program
@@ -108,6 +109,12 @@ def vllm_program(model: Path, dtype: str, cases: Iterable[Case], kv_bytes_per_to
     )
 
 
+def reads_program(bytes_of_cases: Mapping[str, int], threads: int, buffer_bytes: int) -> Program:
+    """What reads memory alone, with as many threads as the limit took."""
+    arguments = (json.dumps(dict(bytes_of_cases)), str(threads), str(buffer_bytes))
+    return Program(READS, f"{_PROGRAMS}.reads_program", arguments)
+
+
 @dataclass(frozen=True, slots=True)
 class RunningEngine:
     """An engine's process that has loaded its model."""
@@ -147,7 +154,7 @@ async def running(
     """
     if program.missing:
         raise EngineFailed(program.missing)
-    with (log_folder / f"engine-{program.name}.log").open("wb") as log:
+    with (log_folder / f"engine-{program.name.replace(' ', '-')}.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *(program.python, "-m", program.module, *program.arguments),
             stdin=asyncio.subprocess.PIPE,

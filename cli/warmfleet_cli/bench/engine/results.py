@@ -14,6 +14,10 @@ from warmfleet_worker.roofline.measurement import MAX_BUFFER_BYTES
 
 OWN: Final = "warmfleet"
 VLLM: Final = "vLLM"
+READS: Final = "reads alone"
+"""Beside the engines: what memory gave in their turns."""
+STEADY_READS_RATIO: Final = 0.85
+"""Of the limit: where memory gave less, limits from before and after do not hold for the time between."""
 BESIDE_VLLM: Final = {(8, 128), (8, 1024), (1, 2048)}
 """Sequences and contexts of the steps in which a small model is compared with vLLM."""
 LARGE_WEIGHTS: Final = 500_000_000
@@ -77,9 +81,14 @@ class EngineResults:
         """Limit over measured time, by the median step."""
         return self.limit_seconds(measured.case) / measured.median_seconds
 
+    def reads_ratio(self, measured: Measured) -> float | None:
+        """Time of reads alone, in the same turns, over measured time; None where nothing is known of them."""
+        reads = self.of(READS, measured.case)
+        return None if reads is None else reads.median_seconds / measured.median_seconds
+
     @property
     def limit_doubts(self) -> list[str]:
-        """Why the limits may be lower than those of the machine; empty if nothing shows that they are."""
+        """Why the limits may not be those of the machine during the run; empty if nothing shows it."""
         doubts = []
         if self.limits.buffer_bytes < MAX_BUFFER_BYTES:
             doubts.append(
@@ -91,6 +100,11 @@ class EngineResults:
             for one in self.measured
             if one.seconds and self.limit_ratio(one) > 1
         ]
+        reads = median(
+            [self.limit_ratio(one) for one in self.measured if one.engine == READS and one.seconds]
+        )
+        if reads < STEADY_READS_RATIO:
+            doubts.append(f"reads alone reached {reads:.0%} of them in the turns of the engines")
         return doubts
 
     def of(self, engine: str, case: Case) -> Measured | None:
@@ -121,20 +135,22 @@ def engine_targets(results: EngineResults) -> list[Target]:
         if not is_large and (case.batch, case.context_tokens) in BESIDE_VLLM:
             factor = 2.0 if results.has_amx else 1.2
             targets += _against(results, own, {VLLM: factor}, is_large=False)
+        least: dict[str, float] = {}
+        percent = None
         if case.batch == 1 and case.context_tokens < 1024:
-            if is_large:
-                targets.append(Target(f"{case.name}: of {limit}", share, 75, unit=" %"))
+            percent = 75
             least = {"llama.cpp": 1.5, "transformers": 3.0} if is_large else {"llama.cpp": 1.2}
-        elif case.batch == 8 and case.context_tokens < 1024 and is_large:
-            targets.append(Target(f"{case.name}: of {limit}", share, 60, unit=" %"))
-            least = {}
+        elif case.batch == 8 and case.context_tokens < 1024:
+            percent = 60
         elif case.batch == 1 and case.context_tokens >= 16_000:
             least = {"llama.cpp": 1.7}
-        elif case.batch == 1 and is_large:
-            targets.append(Target(f"{case.name}: of {limit}", share, 65, unit=" %"))
-            least = {}
-        else:
-            least = {}
+        elif case.batch == 1:
+            percent = 65
+        if is_large and percent is not None:
+            targets.append(Target(f"{case.name}: of {limit}", share, percent, unit=" %"))
+            if (of_reads := results.reads_ratio(own)) is not None:
+                name = f"{case.name}: of {READS} in the same turns"
+                targets.append(Target(name, 100 * of_reads, percent, unit=" %"))
         targets += _against(results, own, least, is_large=is_large)
     return targets
 

@@ -24,6 +24,7 @@ from warmfleet_cli.bench.engine.cases import (
 from warmfleet_cli.bench.engine.programs import llama_program, vllm_program
 from warmfleet_worker.engine_program import VLLM_PYTHON_VARIABLE
 
+GIB = 2**30
 SMALL, LARGE = Case("decode", 1, 128), Case("decode", 4, 4096)
 
 
@@ -77,8 +78,9 @@ def test_cases_that_do_not_fit_are_named_with_their_sizes():
 
 
 def test_weights_of_all_engines_leave_the_rest_for_contexts():
-    assert context_memory_bytes(10_000, 1_000, 3) == 1_000
-    assert context_memory_bytes(1_000, 1_000, 3) == 0
+    assert context_memory_bytes(10 * GIB, GIB, 3) == GIB // 3  # of 8 less 5 of weights and 2 for reads
+    assert context_memory_bytes(10 * GIB, GIB, 3, on_gpu=True) == 5 * GIB // 3
+    assert context_memory_bytes(GIB, GIB, 3) == 0
 
 
 def test_a_case_survives_its_message():

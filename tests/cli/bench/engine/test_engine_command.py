@@ -12,6 +12,7 @@ from warmfleet_cli.__main__ import app
 from warmfleet_cli.bench import report
 from warmfleet_cli.bench.app import CpuKernels
 from warmfleet_cli.bench.engine import benchmark, run
+from warmfleet_cli.bench.engine import reads_program as reads_module
 from warmfleet_cli.bench.engine.case_loop import measured_steps
 from warmfleet_cli.bench.engine.cases import Case
 from warmfleet_cli.bench.engine.model import EngineModel, RandomShape
@@ -21,6 +22,7 @@ from warmfleet_cli.bench.engine.programs import (
     EngineFailed,
     Program,
     llama_program,
+    reads_program,
     running,
 )
 from warmfleet_cli.bench.engine.random_model import SHAPES
@@ -28,6 +30,7 @@ from warmfleet_cli.bench.engine.transformers_program import TransformersEngine
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_worker.engine.roofline import MachineLimits
 from warmfleet_worker.model.config import load_model_config
+from warmfleet_worker.roofline.measurement import MIN_BUFFER_BYTES, NotMeasurable
 from warmfleet_worker.settings import CpuKernels as KernelNames
 
 LIMITS = MachineLimits(
@@ -50,6 +53,11 @@ def test_the_command_measures_every_case_and_names_what_is_missing(folder, tmp_p
         return LIMITS
 
     monkeypatch.setattr(benchmark, "measured_limits", limits)
+    monkeypatch.setattr(
+        benchmark,
+        "reads_program",
+        lambda of_cases, threads, _: reads_program(of_cases, threads, MIN_BUFFER_BYTES),
+    )
     monkeypatch.setattr(report, "measure_busy_ratio", lambda: 0.0)
     monkeypatch.setattr(
         run,
@@ -71,15 +79,17 @@ def test_the_command_measures_every_case_and_names_what_is_missing(folder, tmp_p
     record = json.loads(result.stdout)
     assert record == json.loads((tmp_path / "engine.json").read_text())
     assert [(case["case"], case["engine"], len(case["step_seconds"])) for case in record["cases"]] == [
-        ("decode 1 x 32", "warmfleet", 6),
-        ("decode 2 x 32", "warmfleet", 6),
-        ("decode 1 x 960", "warmfleet", 6),
-        ("decode 2 x 960", "warmfleet", 6),
+        *(
+            (case, engine, 6)
+            for case in ("decode 1 x 32", "decode 2 x 32", "decode 1 x 960", "decode 2 x 960")
+            for engine in ("warmfleet", "reads alone")
+        ),
         ("prefill 48", "warmfleet", 6),
     ]
+    assert record["engines"]["reads alone"] == "0.12 GiB of memory, no products"
     # Each case is shown when its first round has been measured, for those who end it early.
-    shown = re.findall(r"^(.+), first round, tokens/s: warmfleet [\d,]+\.\d$", result.stderr, re.MULTILINE)
-    assert shown == [case["case"] for case in record["cases"]]
+    shown = re.findall(r"^(.+), first round, tokens/s: warmfleet [\d,]+\.\d", result.stderr, re.MULTILINE)
+    assert shown == [case["case"] for case in record["cases"][::2]]
     assert record["missing"] == {"llama.cpp": "not installed: make peers"}
     assert record["skipped"] == {
         "decode 1 x 2048": "the model's limit is 1,024 tokens",
@@ -150,6 +160,38 @@ def test_an_engine_that_ends_or_is_missing_is_an_error_with_its_reason(tmp_path)
         asyncio.run(start(Program("broken", "warmfleet_no_such_module", ())))
     with pytest.raises(EngineFailed, match="not installed: make peers"):
         asyncio.run(start(llama_program(tmp_path, (), tmp_path / "none")))
+
+
+class Reader:
+    """Notes what is read."""
+
+    def __init__(self, size_bytes, *, cores):
+        self.size_bytes, self.cores, self.reads = size_bytes, cores, []
+
+    def fill(self, offset, length):
+        assert (offset, length) == (0, self.size_bytes)
+
+    def read(self, offset, length, *, threads):
+        self.reads.append((offset >> 20, length >> 20, threads))
+
+
+def test_reads_alone_go_on_through_memory_that_no_cache_holds(monkeypatch):
+    monkeypatch.setattr(reads_module, "MemoryReader", Reader)
+    monkeypatch.setattr(reads_module, "free_buffer_bytes", lambda: 2**30)
+    case = Case("decode", 1, 128)
+    engine = reads_module.ReadsEngine({case.name: 96 << 20}, 2, 130 << 20)
+
+    assert [engine.step(case, index) for index in range(3)] == [[], [], []]
+
+    # 128 MiB, whole pieces of 32: each step begins where the one before it ended.
+    assert engine._reader.reads == [(0, 96, 2), (96, 32, 2), (0, 64, 2), (64, 64, 2), (0, 32, 2)]
+
+
+def test_reads_alone_need_more_memory_than_a_cache_has(monkeypatch):
+    monkeypatch.setattr(reads_module, "MemoryReader", Reader)
+    monkeypatch.setattr(reads_module, "free_buffer_bytes", lambda: 96 << 20)
+    with pytest.raises(NotMeasurable, match="96 MiB of memory are free for reads: too little"):
+        reads_module.ReadsEngine({}, 2, 2**31)
 
 
 def test_every_random_shape_is_known():

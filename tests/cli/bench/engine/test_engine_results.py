@@ -79,6 +79,36 @@ def test_a_large_model_must_reach_its_share_of_the_limit():
     }
 
 
+def test_a_large_model_is_also_compared_with_reads_alone_in_the_same_turns():
+    found = results(
+        [
+            Measured("warmfleet", DECODE, "", [0.08, 0.08, 9.0]),
+            Measured("reads alone", DECODE, "2", [0.05, 0.06, 0.09]),
+            Measured("warmfleet", BATCH, "", [0.11]),
+            Measured("reads alone", BATCH, "2", [0.06]),
+            Measured("warmfleet", LONG, "", [0.07]),
+        ]
+    )
+
+    # Reads took 60 ms where the limit is 50.
+    assert found.limit_doubts == ["reads alone reached 83% of them in the turns of the engines"]
+    assert verdicts(found) == {
+        "decode 1 x 128: of a limit that is not trusted": (75, False),
+        "decode 1 x 128: of reads alone in the same turns": (75, True),
+        "decode 8 x 128: of a limit that is not trusted": (60, False),
+        "decode 8 x 128: of reads alone in the same turns": (60, False),
+        "decode 1 x 4096: of a limit that is not trusted": (65, True),
+    }
+
+
+def test_reads_that_reach_the_limit_leave_it_trusted():
+    found = results(
+        [Measured("warmfleet", DECODE, "", [0.06]), Measured("reads alone", DECODE, "2", [0.055])]
+    )
+
+    assert found.limit_doubts == []
+
+
 def test_beside_a_fast_engine_most_of_the_limit_is_enough():
     found = results(
         [
