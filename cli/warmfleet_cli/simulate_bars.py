@@ -1,4 +1,4 @@
-"""Progress of `warmfleet simulate`: a bar per simulation that runs, and a count of those that have ended."""
+"""Progress of `warmfleet simulate`: a bar per simulation that runs, and results of those that have ended."""
 
 from typing import TYPE_CHECKING, Self
 
@@ -9,13 +9,17 @@ from warmfleet_cli.output import make_console
 
 if TYPE_CHECKING:
     from warmfleet_simulator.progress import Progress
+    from warmfleet_simulator.report import Report
 
 
 class SimulationBars:
-    """Bars on stderr; nothing where that is no terminal."""
+    """Bars on stderr, none where that is no terminal; with an objective a line per ended simulation.
+
+    A comparison takes up to hours: who has to end it early has these lines.
+    """
 
     def __init__(self) -> None:
-        console = make_console(stderr=True)
+        self._console = console = make_console(stderr=True)
         self._bars = ProgressBars(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -47,11 +51,17 @@ class SimulationBars:
         state = f"{progress.requests:,} requests, {progress.virtual_seconds:,.0f} s of the trace"
         self._bars.update(self._tasks[name], completed=progress.done_ratio, state=state)
 
-    def ended(self, name: str) -> None:
-        """Take its bar away."""
+    def ended(self, name: str, report: "Report") -> None:
+        """Take its bar away, and show what came of it, unless it is the only one."""
         self._ended += 1
         self._bars.remove_task(self._tasks.pop(name))
+        if self._planned > 1 and report.objective_percent is not None:
+            self.remarked(f"{name}: {_result(report, report.objective_percent)}")
         self._show()
+
+    def remarked(self, line: str) -> None:
+        """Show a line above the bars."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _show(self) -> None:
         total = max(self._planned, self._begun)
@@ -65,3 +75,13 @@ class SimulationBars:
 
     def __exit__(self, *exception: object) -> None:
         self._bars.stop()
+
+
+def _result(report: "Report", percent: float) -> str:
+    """What a simulation cost, and how many met the objective; or why it ended early."""
+    cost = f"{report.replica_seconds:,.0f} replica-seconds"
+    if not report.stopped:
+        return f"{cost}, {percent:.2f}% met the objective"
+    reasons = {"missed": "too many requests missed the objective", "cost": "another setting costs less"}
+    reason = reasons[report.stopped]
+    return f"ended after {report.virtual_seconds:,.0f} s of the trace and {cost}: {reason}"

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from warmfleet_runtime.die_with_parent import die_with_parent
 from warmfleet_simulator.progress import OnProgress, Progress
+from warmfleet_simulator.report import Report
 from warmfleet_simulator.simulation import Simulated, SimulationSettings, simulate_with_requests
 from warmfleet_simulator.traces.traffic import Traffic
 
@@ -51,7 +52,10 @@ class Watcher(Protocol):
 
     def progressed(self, name: str, progress: Progress) -> None: ...
 
-    def ended(self, name: str) -> None: ...
+    def ended(self, name: str, report: Report) -> None: ...
+
+    def remarked(self, line: str) -> None:
+        """What follows from those that have ended."""
 
 
 class Runs:
@@ -71,6 +75,10 @@ class Runs:
         """Show that about so many are still to come."""
         self._watcher.planned(simulations)
 
+    def remark(self, line: str) -> None:
+        """Show what follows from the simulations so far."""
+        self._watcher.remarked(line)
+
     def complete(self, works: Sequence[Work[T]]) -> list[T]:
         """The results, in the order of `works`.
 
@@ -86,7 +94,7 @@ class Runs:
                 self._watcher.began(run.name)
                 on_progress = partial(self._watcher.progressed, run.name)
                 simulated = _simulated(self.traffic, run.settings, on_progress)
-                self._watcher.ended(run.name)
+                self._watcher.ended(run.name, simulated.report)
                 run = work.send(simulated)
         except StopIteration as end:
             result: T = end.value
@@ -109,9 +117,10 @@ class Runs:
                 watcher.progressed(run.name, pool.progress(slot))
             for future in done:
                 index, run, _ = running.pop(future)
-                watcher.ended(run.name)
+                simulated = future.result()
+                watcher.ended(run.name, simulated.report)
                 try:
-                    waiting.append((index, works[index].send(future.result())))
+                    waiting.append((index, works[index].send(simulated)))
                 except StopIteration as end:
                     results[index] = end.value
         return [results[index] for index in range(len(works))]

@@ -97,6 +97,11 @@ def compare_scaling(runs: Runs, settings: SimulationSettings, objective: Objecti
     until_seconds = max(request.arrival_seconds for request in met[peak])
     begin = replace(settings, replicas=windows_needed(met, objective, until_seconds=until_seconds)[0])
     reports = {replicas: fleet.report for replicas, fleet in fleets.items()}
+    clairvoyant = clairvoyant_seconds(met, objective, until_seconds=until_seconds)
+    runs.remark(
+        f"peak-static: {peak} replicas, {reports[peak].replica_seconds:,.0f} replica-seconds; "
+        f"clairvoyant: {clairvoyant:,.0f}"
+    )
     capacity = peak_requests_per_second(met[peak], objective) / peak
     runs.plan(1 + settings_to_try)
     operator = _operator(with_policy(begin, OPERATOR, objective))
@@ -115,7 +120,7 @@ def compare_scaling(runs: Runs, settings: SimulationSettings, objective: Objecti
         percent=objective.percent,
         peak_static_replicas=peak,
         peak_static_replica_seconds=reports[peak].replica_seconds,
-        clairvoyant_replica_seconds=clairvoyant_seconds(met, objective, until_seconds=until_seconds),
+        clairvoyant_replica_seconds=clairvoyant,
         smallest_fleet=min(reports),
         fixed=reports,
         policies=ranked(results, objective.percent),

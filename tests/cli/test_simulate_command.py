@@ -1,6 +1,7 @@
 """`warmfleet simulate` as a user meets it: its table, its JSON, and what it refuses."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -234,7 +235,21 @@ def test_policies_stand_beside_fleets_that_know_the_traffic(trace: Path, slo: Pa
     assert len(grid.splitlines()) == 1 + 2 + 5 * len(AUTOSCALERS)
     assert sum(line.endswith("best") for line in grid.splitlines()) == 1 + len(AUTOSCALERS)
     assert verdict.startswith("Operator reaches 97 %: ")
-    assert result.stderr == ""
+    # Each simulation is shown when it has ended, for those who end a comparison early.
+    shown = [re.sub(r"[\d,]*\d(\.\d+)?", "N", line) for line in result.stderr.splitlines()]
+    assert shown[:3] == [
+        "N replicas: N replica-seconds, N% met the objective",
+        "N replicas: N replica-seconds, N% met the objective",
+        "peak-static: N replicas, N replica-seconds; clairvoyant: N",
+    ]
+    assert sum(line.startswith("Operator: ") for line in shown) == 1
+    of_grids = [line for line in shown[3:] if not line.startswith("Operator: ")]
+    assert len(of_grids) >= 5 * len(AUTOSCALERS)
+    assert {line.partition(": ")[2] for line in of_grids} <= {
+        "N replica-seconds, N% met the objective",
+        "ended after N s of the trace and N replica-seconds: too many requests missed the objective",
+        "ended after N s of the trace and N replica-seconds: another setting costs less",
+    }
 
 
 def test_a_fleet_that_is_too_small_for_the_objective_is_named(trace: Path, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ class Seen:
         self.names: list[str] = []
         self.most = 0
         self.running: set[str] = set()
+        self.remarks: list[str] = []
 
     def planned(self, simulations: int) -> None:
         assert simulations > 0
@@ -56,8 +57,12 @@ class Seen:
         assert name in self.running
         assert 0 <= progress.done_ratio <= 1
 
-    def ended(self, name: str) -> None:
+    def ended(self, name: str, report: Report) -> None:
         self.running.remove(name)
+        assert report.replica_seconds > 0
+
+    def remarked(self, line: str) -> None:
+        self.remarks.append(line)
 
 
 @pytest.fixture
@@ -97,6 +102,12 @@ def test_policies_stand_in_order_beside_the_bounds(traffic: RecordedTraffic) -> 
         assert result.cheaper_than_operator() == [
             one for one in result.policies[:ours] if one.report.replica_seconds < costs[ours]
         ]
+    (bounds,) = seen.remarks
+    assert bounds == (
+        f"peak-static: {result.peak_static_replicas} replicas, "
+        f"{result.peak_static_replica_seconds:,.0f} replica-seconds; "
+        f"clairvoyant: {result.clairvoyant_replica_seconds:,.0f}"
+    )
     assert result.clairvoyant_replica_seconds <= result.peak_static_replica_seconds
     assert [row.setting for row in result.policies[names.index("Fixed")].grid] == ["2", "3", "4"]
 
