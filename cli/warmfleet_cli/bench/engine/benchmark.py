@@ -11,6 +11,7 @@ import msgspec
 
 from warmfleet_cli.bench.engine.cases import BLOCK_SIZE_TOKENS, Case, sequence_tokens
 from warmfleet_cli.bench.engine.programs import (
+    NO_CHANGE,
     NO_GPU,
     EngineFailed,
     Program,
@@ -52,12 +53,17 @@ class EngineBenchSettings:
     """Most steps of a case in a round."""
     case_seconds: float
     """After which a case ends in a round, three steps at least."""
-    environment: Mapping[str, str]
-    """Of all processes: what they compute on."""
+    on_gpu: bool
+    """What computes; otherwise processors do."""
     has_amx: bool
     """Of the processors, where those compute."""
     weight_quantization: str = "None"
     """Of our own engine."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Of all processes."""
+        return NO_CHANGE if self.on_gpu else NO_GPU
 
 
 def blocks_of(cases: Sequence[Case]) -> int:
@@ -106,15 +112,14 @@ async def run_engine_bench(
     observer.advance()
     missing: dict[str, str] = {}
     async with contextlib.AsyncExitStack() as stack:
-        reads_memory = settings.environment == NO_GPU
-        observer.stage("loading", len(settings.programs) + reads_memory)
+        observer.stage("loading", len(settings.programs) + (not settings.on_gpu))
         starter = _Starter(stack, log_folder, settings.environment, observer, missing)
         engines = await starter.start(settings.programs)
         own = next((engine for engine in engines if engine.name == OWN), None)
         # What "Auto" has chosen decides what a step reads.
         dtype = own.dtype if own else "BFloat16"
         cost = model_cost(settings.model, ELEMENT_BYTES[dtype], settings.weight_quantization)
-        if reads_memory:
+        if not settings.on_gpu:
             bytes_of_cases = _read_bytes(settings.cases, cost)
             reads = reads_program(bytes_of_cases, before.read_threads, MAX_BUFFER_BYTES)
             engines += await starter.start([reads])

@@ -14,8 +14,6 @@ from warmfleet_cli.bench.engine.benchmark import (
 from warmfleet_cli.bench.engine.cases import SPARE_TOKENS, Case, cases_of
 from warmfleet_cli.bench.engine.model import EngineModel, RandomShape, engine_model
 from warmfleet_cli.bench.engine.programs import (
-    NO_CHANGE,
-    NO_GPU,
     Program,
     llama_program,
     own_program,
@@ -102,7 +100,7 @@ def bench_settings(
         steps=choice.steps,
         weight_quantization=choice.weight_quantization,
         case_seconds=CASE_SECONDS,
-        environment=NO_CHANGE if on_gpu else NO_GPU,
+        on_gpu=on_gpu,
         has_amx=not on_gpu and "amx_bf16" in _processor_flags(),
     )
 
