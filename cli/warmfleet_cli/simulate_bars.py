@@ -6,6 +6,7 @@ from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, Tim
 from rich.progress import Progress as ProgressBars
 
 from warmfleet_cli.output import make_console
+from warmfleet_cli.simulate_tables import result_text
 
 if TYPE_CHECKING:
     from warmfleet_simulator.progress import Progress
@@ -56,7 +57,7 @@ class SimulationBars:
         self._ended += 1
         self._bars.remove_task(self._tasks.pop(name))
         if self._planned > 1 and report.objective_percent is not None:
-            self.remarked(f"{name}: {_result(report, report.objective_percent)}")
+            self.remarked(f"{name}: {result_text(report)}")
         self._show()
 
     def remarked(self, line: str) -> None:
@@ -75,13 +76,3 @@ class SimulationBars:
 
     def __exit__(self, *exception: object) -> None:
         self._bars.stop()
-
-
-def _result(report: "Report", percent: float) -> str:
-    """What a simulation cost, and how many met the objective; or why it ended early."""
-    cost = f"{report.replica_seconds:,.0f} replica-seconds"
-    if not report.stopped:
-        return f"{cost}, {percent:.2f}% met the objective"
-    reasons = {"missed": "too many requests missed the objective", "cost": "another setting costs less"}
-    reason = reasons[report.stopped]
-    return f"ended after {report.virtual_seconds:,.0f} s of the trace and {cost}: {reason}"

@@ -77,6 +77,15 @@ def _print_grids(console: Console, compared: "ScalingComparison") -> None:
     print_table(console, ["GRID", ">SETTING", ">REPLICA-SECONDS", ">SLO %", ""], rows)
 
 
+def result_text(report: "Report") -> str:
+    """What a simulation cost, and how many met the objective; or where it was stopped, and why."""
+    cost = f"{report.replica_seconds:,.0f} replica-seconds"
+    if not report.stopped:
+        return f"{cost}, {_percent(report)}% met the objective"
+    reason = {"missed": "too many missed the objective", "cost": "another setting costs less"}[report.stopped]
+    return f"> {cost}, stopped at {report.virtual_seconds:,.0f} s: {reason}"
+
+
 def _stop(row: "GridRow") -> str:
     return "" if row.stopped_at_seconds is None else f"stopped at {row.stopped_at_seconds:,.0f} s"
 

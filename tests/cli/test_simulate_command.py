@@ -247,8 +247,8 @@ def test_policies_stand_beside_fleets_that_know_the_traffic(trace: Path, slo: Pa
     assert len(of_grids) >= 5 * len(AUTOSCALERS)
     assert {line.partition(": ")[2] for line in of_grids} <= {
         "N replica-seconds, N% met the objective",
-        "ended after N s of the trace and N replica-seconds: too many requests missed the objective",
-        "ended after N s of the trace and N replica-seconds: another setting costs less",
+        "> N replica-seconds, stopped at N s: too many missed the objective",
+        "> N replica-seconds, stopped at N s: another setting costs less",
     }
 
 

@@ -94,7 +94,7 @@ def cache_lines(results: CacheResults) -> list[str]:
 
 
 def engine_table(results: EngineResults) -> TextTable:
-    """A row per case and engine; of the limit is by the median step."""
+    """A row per case and engine; of the limit, and of reads alone, is by the median step."""
     rows = []
     for one in results.measured:
         limit = one.case.tokens / results.limit_seconds(one.case)
@@ -104,17 +104,18 @@ def engine_table(results: EngineResults) -> TextTable:
                 f"{one.case.tokens / one.least_seconds:,.1f}",
                 f"{1e3 * one.median_seconds:,.1f}",
                 f"{ratio:.0%}" if (ratio := results.limit_ratio(one)) <= 1 else "above it",
+                f"{of_reads:.0%}" if (of_reads := results.reads_ratio(one)) is not None else "-",
                 one.variant,
             )
             if one.seconds
-            else ("-", "-", "-", "-", one.error)
+            else ("-", "-", "-", "-", "-", one.error)
         )
         rows.append((one.case.name, one.engine, *figures[:3], f"{limit:,.0f}", *figures[3:]))
-    rows += [(case, "all", "-", "-", "-", "-", "-", reason) for case, reason in results.skipped.items()]
-    rows += [("all", engine, "-", "-", "-", "-", "-", reason) for engine, reason in results.missing.items()]
+    rows += [(case, "all", *"------", reason) for case, reason in results.skipped.items()]
+    rows += [("all", engine, *"------", reason) for engine, reason in results.missing.items()]
     columns = (
         "step", "engine", ">tokens/s median", ">best", ">ms/step", ">limit tokens/s", ">of the limit",
-        "fastest with",
+        ">of reads alone", "fastest with",
     )  # fmt: skip
     return TextTable(columns, rows)
 

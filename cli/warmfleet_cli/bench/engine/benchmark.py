@@ -20,12 +20,12 @@ from warmfleet_cli.bench.engine.programs import (
     reads_program,
     running,
 )
-from warmfleet_cli.bench.engine.results import OWN, READS, EngineResults, Measured, step_shape
+from warmfleet_cli.bench.engine.results import OWN, EngineResults, Measured, step_shape
 from warmfleet_cli.bench.figures import median
 from warmfleet_cli.bench.observer import Observer
 from warmfleet_cli.bench.processes import BenchError
 from warmfleet_cli.errors import ExitCode
-from warmfleet_worker.engine.roofline import MachineLimits, ModelCost
+from warmfleet_worker.engine.roofline import MachineLimits
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.cost import model_cost
 from warmfleet_worker.roofline.measurement import MAX_BUFFER_BYTES
@@ -120,7 +120,7 @@ async def run_engine_bench(
         dtype = own.dtype if own else "BFloat16"
         cost = model_cost(settings.model, ELEMENT_BYTES[dtype], settings.weight_quantization)
         if not settings.on_gpu:
-            bytes_of_cases = _read_bytes(settings.cases, cost)
+            bytes_of_cases = {case.name: cost.read_bytes(step_shape(case)) for case in settings.cases}
             reads = reads_program(bytes_of_cases, before.read_threads, MAX_BUFFER_BYTES)
             engines += await starter.start([reads])
         measured, tokens = await _measure(settings, engines, observer)
@@ -139,11 +139,6 @@ async def run_engine_bench(
         first_tokens=tokens,
         has_amx=settings.has_amx,
     )
-
-
-def _read_bytes(cases: Sequence[Case], cost: ModelCost) -> dict[str, int]:
-    """By name, what a step of each decode reads."""
-    return {case.name: cost.read_bytes(step_shape(case)) for case in cases if case.kind == "decode"}
 
 
 async def measured_limits(environment: Mapping[str, str]) -> MachineLimits:
@@ -235,7 +230,9 @@ async def _measure(
     settings: EngineBenchSettings, engines: Sequence[RunningEngine], observer: Observer
 ) -> tuple[list[Measured], dict[str, dict[str, list[int]]]]:
     """The steps of all engines in all cases, and the tokens by case and engine."""
-    of_cases = [[_Taken(engine, case) for engine in _measurable(case, engines)] for case in settings.cases]
+    of_cases = [
+        [_Taken(engine, case) for engine in engines if case.kind in engine.kinds] for case in settings.cases
+    ]
     taken = [one for of_case in of_cases for one in of_case]
     observer.stage("contexts and fastest settings", len(taken))
     for one in taken:
@@ -257,11 +254,6 @@ async def _measure(
         if one.tokens:
             tokens.setdefault(one.case.name, {})[one.engine.name] = one.tokens
     return measured, tokens
-
-
-def _measurable(case: Case, engines: Sequence[RunningEngine]) -> list[RunningEngine]:
-    """Those of `engines` that say something of a case: products limit a prefill, not reads."""
-    return [engine for engine in engines if case.kind == "decode" or engine.name != READS]
 
 
 def _first_round(of_case: Sequence[_Taken]) -> str:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Kind = Literal["decode", "prefill"]
+KINDS: frozenset[Kind] = frozenset({"decode", "prefill"})
 
 LONG_CONTEXT_TOKENS = 16_000
 """From here on a context is measured with one sequence."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import warmfleet_cli
-from warmfleet_cli.bench.engine.cases import Case, encoded, sequence_tokens
+from warmfleet_cli.bench.engine.cases import KINDS, Case, Kind, encoded, sequence_tokens
 from warmfleet_cli.bench.engine.results import READS
 from warmfleet_cli.bench.processes import BenchError
 from warmfleet_cli.errors import ExitCode
@@ -49,6 +49,8 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=dict)
     missing: str = ""
     """Why it cannot be started, or ""."""
+    kinds: frozenset[Kind] = KINDS
+    """Cases of which it shows something."""
 
 
 def own_program(model: Path, dtype: str, weight_quantization: str, cpu_kernels: str, blocks: int) -> Program:
@@ -112,7 +114,8 @@ def vllm_program(model: Path, dtype: str, cases: Iterable[Case], kv_bytes_per_to
 def reads_program(bytes_of_cases: Mapping[str, int], threads: int, buffer_bytes: int) -> Program:
     """What reads memory alone, with as many threads as the limit took."""
     arguments = (json.dumps(dict(bytes_of_cases)), str(threads), str(buffer_bytes))
-    return Program(READS, f"{_PROGRAMS}.reads_program", arguments)
+    # Products limit a prefill, not reads.
+    return Program(READS, f"{_PROGRAMS}.reads_program", arguments, kinds=frozenset({"decode"}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,8 @@ class RunningEngine:
     version: str
     dtype: str
     variants: Sequence[str]
+    kinds: frozenset[Kind]
+    """The program's."""
     _process: "asyncio.subprocess.Process"
 
     async def measure(
@@ -165,7 +170,9 @@ async def running(
         )
         try:
             first = await _answer(process)
-            yield RunningEngine(program.name, first["name"], first["dtype"], first["variants"], process)
+            yield RunningEngine(
+                program.name, first["name"], first["dtype"], first["variants"], program.kinds, process
+            )
         finally:
             await _stop(process)
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from warmfleet_cli.bench.engine.case_loop import CaseEngine, serve
 from warmfleet_cli.bench.engine.cases import Case
-from warmfleet_worker.roofline.measurement import FILL_BYTES, MIN_BUFFER_BYTES, NotMeasurable
+from warmfleet_worker.roofline.measurement import MIN_BUFFER_BYTES, NotMeasurable
 from warmfleet_worker.roofline.memory_reader import MemoryReader, free_buffer_bytes
 
 
@@ -28,7 +28,7 @@ class ReadsEngine:
         Raises:
             NotMeasurable: too little memory is free.
         """
-        size_bytes = min(buffer_bytes, free_buffer_bytes()) // FILL_BYTES * FILL_BYTES
+        size_bytes = min(buffer_bytes, free_buffer_bytes())
         if size_bytes < MIN_BUFFER_BYTES:
             raise NotMeasurable(f"{size_bytes >> 20} MiB of memory are free for reads: too little")
         self.name = f"{size_bytes / 2**30:.2g} GiB of memory"

@@ -235,6 +235,7 @@ def engine_record(results: EngineResults) -> dict[str, Any]:
                 "tokens_per_second": one.tokens_per_second if one.seconds else None,
                 "limit_tokens_per_second": one.case.tokens / results.limit_seconds(one.case),
                 "limit_ratio": results.limit_ratio(one) if one.seconds else None,
+                "reads_ratio": results.reads_ratio(one) if one.seconds else None,
             }
             for one in results.measured
         ],

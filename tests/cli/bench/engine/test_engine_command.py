@@ -179,11 +179,11 @@ def test_reads_alone_go_on_through_memory_that_no_cache_holds(monkeypatch):
     monkeypatch.setattr(reads_module, "MemoryReader", Reader)
     monkeypatch.setattr(reads_module, "free_buffer_bytes", lambda: 2**30)
     case = Case("decode", 1, 128)
-    engine = reads_module.ReadsEngine({case.name: 96 << 20}, 2, 130 << 20)
+    engine = reads_module.ReadsEngine({case.name: 96 << 20}, 2, 128 << 20)
 
     assert [engine.step(case, index) for index in range(3)] == [[], [], []]
 
-    # 128 MiB, whole pieces of 32: each step begins where the one before it ended.
+    # Each step begins where the one before it ended.
     assert engine._reader.reads == [(0, 96, 2), (96, 32, 2), (0, 64, 2), (64, 64, 2), (0, 32, 2)]
 
 

@@ -90,6 +90,19 @@ def test_a_large_model_is_also_compared_with_reads_alone_in_the_same_turns():
         ]
     )
 
+    rows = [row[1:2] + row[6:8] for row in engine_table(found).rows]
+    assert rows == [
+        ("warmfleet", "62%", "75%"),
+        ("reads alone", "83%", "100%"),
+        ("warmfleet", "45%", "55%"),
+        ("reads alone", "83%", "100%"),
+        ("warmfleet", "71%", "-"),
+    ]
+    record = json.loads(msgspec.json.encode(engine_record(found)))
+    assert [case["reads_ratio"] for case in record["cases"]] == [
+        *(pytest.approx(ratio) for ratio in (0.75, 1, 6 / 11, 1)),
+        None,
+    ]
     # Reads took 60 ms where the limit is 50.
     assert found.limit_doubts == ["reads alone reached 83% of them in the turns of the engines"]
     assert verdicts(found) == {
@@ -177,7 +190,7 @@ def test_the_report_names_what_did_not_run():
         ("decode 1 x 4096", "all"),
         ("all", "transformers"),
     ]
-    assert table.rows[0][2:] == ("10.0", "10.0", "100.0", "20", "50%", "all cores")
+    assert table.rows[0][2:] == ("10.0", "10.0", "100.0", "20", "50%", "-", "all cores")
     assert [row[-1] for row in table.rows[1:]] == [
         "RuntimeError: no room",
         "all cores",
