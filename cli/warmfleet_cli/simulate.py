@@ -8,7 +8,7 @@ import typer
 from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.output import OutputFormat, OutputOption, print_json
 from warmfleet_cli.simulate_bars import SimulationBars
-from warmfleet_cli.simulate_tables import print_comparison, print_reports
+from warmfleet_cli.simulate_tables import print_comparison, print_reports, result_text
 from warmfleet_cli.simulate_timeline import render_timeline
 from warmfleet_runtime.processors import usable_cores
 
@@ -153,7 +153,7 @@ def simulate(
     jobs = jobs if compare else min(jobs, len(routings))
     compared, reports = None, list["Report"]()
     with (
-        SimulationBars() as bars,
+        SimulationBars(result_text) as bars,
         open_runs(traffic, jobs=jobs, watcher=bars) as runs,
     ):
         if compare and objective is not None:

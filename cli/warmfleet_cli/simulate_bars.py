@@ -6,9 +6,10 @@ from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, Tim
 from rich.progress import Progress as ProgressBars
 
 from warmfleet_cli.output import make_console
-from warmfleet_cli.simulate_tables import result_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from warmfleet_simulator.progress import Progress
     from warmfleet_simulator.report import Report
 
@@ -19,7 +20,9 @@ class SimulationBars:
     A comparison takes up to hours: who has to end it early has these lines.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, result_text: "Callable[[Report], str]") -> None:
+        """`result_text` writes what came of a simulation."""
+        self._result_text = result_text
         self._console = console = make_console(stderr=True)
         self._bars = ProgressBars(
             TextColumn("{task.description}"),
@@ -57,7 +60,7 @@ class SimulationBars:
         self._ended += 1
         self._bars.remove_task(self._tasks.pop(name))
         if self._planned > 1 and report.objective_percent is not None:
-            self.remarked(f"{name}: {result_text(report)}")
+            self.remarked(f"{name}: {self._result_text(report)}")
         self._show()
 
     def remarked(self, line: str) -> None:
