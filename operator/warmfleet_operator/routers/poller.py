@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +14,7 @@ from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.objects.kinds import POD
 from warmfleet_operator.routers.client import RouterClient, RouterRequest
 from warmfleet_operator.routers.fleet import FleetAnswer, FleetView, merged_view
+from warmfleet_operator.scaling.signals import MAX_ROUTERS
 from warmfleet_operator.settings import OperatorSettings
 
 ANSWER_SECONDS: Final = 5.0
@@ -20,7 +22,6 @@ MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 FLEET: Final = RouterRequest(
     "/internal/fleet", msgspec.json.Decoder(FleetAnswer).decode, MAX_ANSWER_BYTES, ANSWER_SECONDS
 )
-MAX_ROUTERS: Final = 32
 FRESH_SECONDS: Final = 45.0
 """An answer stays valid for this long, so that one lost answer changes nothing."""
 
@@ -49,23 +50,26 @@ class RouterPoller:
         self._answers: dict[str, tuple[float, FleetAnswer]] = {}
         self.view = FleetView()
         self.addresses: Mapping[str, str] = {}
-        """Addresses of ready router pods by uid, as of the last time that they could be listed."""
+        """Addresses of ready router pods by uid, as of the last time that they could be listed; of at most
+        `MAX_ROUTERS`."""
+        self.ready_routers = 0
+        """All that were ready then."""
 
     async def poll(self) -> None:
         """Poll all routers once. Does not raise; `view.problem` holds the error."""
         before = self.view
         try:
-            addresses = await self._addresses()
+            await self._look()
+            addresses = self.addresses
             answers = await self._client.ask(addresses, FLEET)
         except WarmfleetError as error:
             # The set of routers is unknown; their last answers count for as long as they are fresh.
             self.view = self._merged(before.routers, str(error))
         else:
-            self.addresses = addresses
             self._answers |= answers.by_router
             for uid in self._answers.keys() - addresses.keys():
                 del self._answers[uid]
-            self.view = self._merged(len(addresses), answers.problem)
+            self.view = self._merged(self.ready_routers, answers.problem)
         if self.view.problem and self.view.problem != before.problem:
             log.warning("a router does not answer", reason=self.view.problem)
         self._on_change(before, self.view)
@@ -73,14 +77,14 @@ class RouterPoller:
     async def find(self) -> None:
         """Look which routers are ready, without asking them. Does not raise: `poll` reports errors."""
         with suppress(WarmfleetError):
-            self.addresses = await self._addresses()
+            await self._look()
 
-    async def _addresses(self) -> dict[str, str]:
-        """Addresses of ready router pods, by uid."""
+    async def _look(self) -> None:
+        """Which router pods are ready."""
         labels = self._settings.router_pod_labels
         pods = await self._cluster.selected(POD, self._settings.release_namespace, labels)
-        ready = [pod for pod in pods if _is_ready(pod)][:MAX_ROUTERS]
-        return {pod["metadata"]["uid"]: pod["status"]["podIP"] for pod in ready}
+        ready = {pod["metadata"]["uid"]: pod["status"]["podIP"] for pod in pods if _is_ready(pod)}
+        self.addresses, self.ready_routers = dict(islice(ready.items(), MAX_ROUTERS)), len(ready)
 
     def _merged(self, routers: int, problem: str) -> FleetView:
         oldest = time.monotonic() - FRESH_SECONDS

@@ -36,8 +36,8 @@ class TotalsReader:
 
     @property
     def routers(self) -> int:
-        """Ready routers, those that do not answer included."""
-        return len(self._routers.addresses)
+        """Ready routers, those included that do not answer or are not asked."""
+        return self._routers.ready_routers
 
     async def read(self) -> None:
         """Ask all routers once. Does not raise."""

@@ -27,6 +27,8 @@ MEAN_REQUESTS: Final = 200
 """A mean is over so many requests, within the times below: then it is off by a tenth."""
 LEAST_MEAN_SECONDS: Final = 200.0
 MOST_MEAN_SECONDS: Final = 1800.0
+LEAST_MEAN: Final = 1e-9
+"""Without requests means fall for weeks, to numbers whose reciprocals are infinite: below this they are 0."""
 
 
 class Means(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +52,8 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
         gain = min(1.0, elapsed_seconds / seconds) if seconds > 0 else 1.0
 
         def mean(known: float, new: float) -> float:
-            return known + gain * (new - known)
+            followed = known + gain * (new - known)
+            return followed if followed >= LEAST_MEAN else 0.0
 
         return Means(
             load_permille=mean(self.load_permille, now.load_permille),

@@ -36,7 +36,8 @@ SAMPLE_SECONDS: Final = 5.0
 """Between two samples of the counters that are kept."""
 IMPLAUSIBLE: Final = 10
 """Times the median of the replicas."""
-MAX_ROUTERS: Final = 64
+MAX_ROUTERS: Final = 100
+"""Of one release: the chart takes no more. Of others the signals count as missing."""
 _REFUSED_FIELDS: Final = RefusedRequests.__struct_fields__
 
 

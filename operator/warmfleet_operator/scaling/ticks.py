@@ -6,6 +6,7 @@ from warmfleet_operator.scaling.decision import ReplicaState
 from warmfleet_operator.scaling.memory import MAX_GROWTHS, ScalingMemory
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.scaling.signals import FleetSignals
+from warmfleet_operator.scaling.windows import Entries
 
 
 def ticked(
@@ -22,7 +23,7 @@ def ticked(
     added = state.spec_replicas - memory.spec_replicas
     growths = tuple(item for item in memory.growths if item[0] > now_seconds - policy.up_period_seconds)
     if added > 0:
-        growths = (*growths, (now_seconds, added))
+        growths = _with_growth(growths, (now_seconds, added))
     busy = memory.busy_seconds
     # What is not known may be a request.
     if busy is None or not signals.complete or _has_requests(signals):
@@ -31,7 +32,7 @@ def ticked(
         memory,
         last_seconds=now_seconds,
         spec_replicas=state.spec_replicas,
-        growths=growths[-MAX_GROWTHS:],
+        growths=growths,
         changed_seconds=now_seconds if added else memory.changed_seconds,
         decreased_seconds=now_seconds if added < 0 else memory.decreased_seconds,
         busy_seconds=busy,
@@ -42,6 +43,14 @@ def idle_seconds(memory: ScalingMemory, now_seconds: float) -> int:
     """Since the last request anywhere; -1 while there is one."""
     busy = memory.busy_seconds
     return -1 if busy is None or now_seconds <= busy else int(now_seconds - busy)
+
+
+def _with_growth(growths: Entries, newest: tuple[float, int]) -> Entries:
+    """The growths with one more. Of too many the two oldest become one, as of the later one: none is lost."""
+    if len(growths) < MAX_GROWTHS:
+        return (*growths, newest)
+    (_, oldest), (at_seconds, next_oldest), *others = (*growths, newest)
+    return ((at_seconds, oldest + next_oldest), *others)
 
 
 def _after_gap(memory: ScalingMemory, state: ReplicaState, now_seconds: float) -> ScalingMemory:

@@ -32,7 +32,7 @@ def reading(test: Callable[[StubRouter, TotalsReader, Any], Awaitable[None]]) ->
     """Run `test` with a router at the address of pod `uid-0`."""
 
     async def run(router: StubRouter) -> None:
-        routers = SimpleNamespace(addresses={"uid-0": "127.0.0.1"})
+        routers = SimpleNamespace(addresses={"uid-0": "127.0.0.1"}, ready_routers=1)
         client = RouterClient(
             key_secrets=Keys(),  # type: ignore[arg-type] # a part of it
             router_port=router.port,
@@ -109,7 +109,7 @@ def test_an_answer_ages(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_router_that_left_is_forgotten_at_the_next_read() -> None:
     async def test(_router: StubRouter, reader: TotalsReader, routers: Any) -> None:
         await reader.read()
-        routers.addresses = {}
+        routers.addresses, routers.ready_routers = {}, 0
         await reader.read()
         assert (reader.readings(), reader.routers) == ((), 0)
 
@@ -118,7 +118,7 @@ def test_a_router_that_left_is_forgotten_at_the_next_read() -> None:
 
 def test_a_router_that_refuses_connections_does_not_keep_the_others_from_answering() -> None:
     async def test(_router: StubRouter, reader: TotalsReader, routers: Any) -> None:
-        routers.addresses = {"uid-0": "127.0.0.1", "uid-1": "127.0.0.9"}
+        routers.addresses, routers.ready_routers = {"uid-0": "127.0.0.1", "uid-1": "127.0.0.9"}, 2
         await reader.read()
         assert (len(reader.readings()), reader.routers) == (1, 2)
 

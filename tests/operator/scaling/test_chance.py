@@ -1,12 +1,13 @@
 """What of a demand is chance, and what a rise of the load."""
 
+import math
 import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_operator.scaling.chance import Level, certain, lasting
+from warmfleet_operator.scaling.chance import Level, Means, certain, lasting
 from warmfleet_operator.scaling.signals import Traffic
 from warmfleet_testing.resources.scaling_signals import (
     POLICY,
@@ -97,3 +98,21 @@ def test_a_load_that_rises_by_more_than_chance_adds_replicas_before_the_mean_fol
     """120 requests above the threshold by a tenth are chance after 100, and none after 50."""
     assert growth_within(12, before=40) == 1
     assert growth_within(12, before=80) == 0
+
+
+def test_means_of_a_fleet_without_requests_end_at_nothing_and_stay_finite_on_the_way():
+    means = Means(
+        load_permille=900.0,
+        tokens=1e5,
+        sequences=8.0,
+        requests=20.0,
+        requests_per_second=0.7,
+        seconds=1800.0,
+    )
+    nothing = Means(load_permille=0.0, tokens=0.0, sequences=0.0)
+    for _ in range(20 * 86_400 // 60):
+        means = means.followed(nothing, 60.0)
+        levels = (means.load_level, means.tokens_level, means.sequences_level)
+        assert all(math.isfinite(level.highest_of_day) for level in levels)
+
+    assert (means.load_permille, means.requests, means.requests_per_second) == (0.0, 0.0, 0.0)

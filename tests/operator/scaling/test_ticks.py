@@ -1,8 +1,14 @@
 """From tick to tick: clocks that jump, restarts of the operator, and no reversal at constant load."""
 
+from dataclasses import replace
+
 import pytest
 
-from warmfleet_operator.scaling.decision import ScalingReason
+from warmfleet_operator.scaling.decision import ReplicaState, ScalingReason
+from warmfleet_operator.scaling.limits import growth_limit
+from warmfleet_operator.scaling.memory import MAX_GROWTHS, ScalingMemory
+from warmfleet_operator.scaling.signals import FleetSignals
+from warmfleet_operator.scaling.ticks import ticked
 from warmfleet_testing.resources.scaling_signals import (
     CAPACITY_TOKENS,
     POLICY,
@@ -52,3 +58,14 @@ def test_no_reversal_within_a_day_of_constant_load():
             if ticks.now_seconds > 3600 and decision.reason is ScalingReason.STEADY:
                 break
         assert len(directions) <= 1, percent
+
+
+def test_a_growth_in_many_steps_keeps_to_the_rate_of_a_long_period():
+    policy = replace(POLICY, up_replicas=40, up_percent=1, up_period_seconds=3600.0)
+    memory, replicas, first = ScalingMemory(), 10, 10
+    for second in range(0, 3590, 2):
+        memory = ticked(policy, memory, FleetSignals(), ReplicaState(replicas, replicas), float(second))
+        replicas += int(second > 10 and growth_limit(policy, memory.growths, replicas) > replicas)
+
+    assert replicas == first + 40
+    assert len(memory.growths) <= MAX_GROWTHS
