@@ -110,6 +110,12 @@ class _LimitExceededError(Exception):
     """Ends the simulation."""
 
 
+def _first_of(group: ExceptionGroup[Exception]) -> Exception:
+    """The first error that is no group."""
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, ExceptionGroup) else first
+
+
 class _Simulation:
     """One fleet and its router on a virtual clock."""
 
@@ -137,17 +143,18 @@ class _Simulation:
         wall_start = time.monotonic()
         self._pods.start_ready(self._settings.replicas)
         await self._router.start()
-        scaler = asyncio.create_task(self._scale(self._settings.autoscaler))
         try:
             with seldom_collected():
-                await self._answer_all(requests, done_ratio, on_progress)
+                # A fault of the autoscaler ends the simulation, as one of the trace does.
+                async with asyncio.TaskGroup() as tasks:
+                    scaler = tasks.create_task(self._scale(self._settings.autoscaler))
+                    await self._answer_all(requests, done_ratio, on_progress)
+                    scaler.cancel()
         except ExceptionGroup as group:
             if group.subgroup(_LimitExceededError) is None:
-                raise group.exceptions[0] from group  # of the trace, most likely
+                raise _first_of(group) from group
             # A step that ends at this very moment finds its answer cancelled.
             asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
-        finally:
-            scaler.cancel()
         ended_at = max(self._now(), _START_SECONDS)
         await self._router.stop()
         self._pods.close()

@@ -1,6 +1,7 @@
 """A fleet whose size changes: pods start late, drain before they go, and cost from creation to end."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +22,13 @@ OBJECTIVE = Objective(
     first_token_milliseconds=3000,
     between_tokens_milliseconds=200,
     start_delay_seconds=DELAY_SECONDS,
+)
+SETTINGS = SimulationSettings(
+    replica=REPLICA,
+    replicas=2,
+    routing="LowestCost",
+    start_delay_seconds=DELAY_SECONDS,
+    objective=OBJECTIVE,
 )
 
 
@@ -52,14 +60,7 @@ def run(
     scaler = Scripted(script)
     report = simulate(
         steady(200.0, per_second=2.0),
-        SimulationSettings(
-            replica=REPLICA,
-            replicas=replicas,
-            routing="LowestCost",
-            autoscaler=lambda: scaler,
-            start_delay_seconds=DELAY_SECONDS,
-            objective=OBJECTIVE,
-        ),
+        replace(SETTINGS, replicas=replicas, autoscaler=lambda: scaler),
     )
     return report, scaler
 
@@ -108,6 +109,15 @@ def test_the_operator_reads_the_routers_own_totals() -> None:
     assert all(replica.capacity_tokens == 32_000 for replica in scaler.ticks[-1].totals.replicas)
 
 
+def test_an_autoscaler_that_fails_ends_the_simulation_with_its_error() -> None:
+    class Failing(Scripted):
+        def wanted(self, tick: Tick) -> Wanted:
+            raise LookupError(f"at {tick.now_seconds:.0f} s")
+
+    with pytest.raises(LookupError, match="at 2 s"):
+        simulate(steady(200.0, per_second=2.0), replace(SETTINGS, autoscaler=lambda: Failing([])))
+
+
 def test_the_operators_policy_grows_under_load_and_shrinks_after_it() -> None:
     """Twenty requests a second need two and a half replicas, then one in two seconds needs one."""
 
@@ -115,14 +125,7 @@ def test_the_operators_policy_grows_under_load_and_shrinks_after_it() -> None:
         yield from steady(300.0, per_second=20.0)
         yield from steady(1500.0, per_second=0.5, begin=300.0, first=10_000)
 
-    settings = SimulationSettings(
-        replica=REPLICA,
-        replicas=2,
-        routing="LowestCost",
-        autoscaler=lambda: OperatorAutoscaler(OBJECTIVE.policy(max_replicas=20)),
-        start_delay_seconds=DELAY_SECONDS,
-        objective=OBJECTIVE,
-    )
+    settings = replace(SETTINGS, autoscaler=lambda: OperatorAutoscaler(OBJECTIVE.policy(max_replicas=20)))
 
     first, second = simulate(trace(), settings), simulate(trace(), settings)
 
