@@ -70,6 +70,14 @@ class _Tick:
         return max(0, self.demand.compute_permille) + backlog
 
     @property
+    def waits(self) -> bool:
+        """Whether a request waits, or was refused: for memory or seats also where little is computed."""
+        signals = self.signals
+        return signals.queued_requests + signals.held_requests + signals.traffic.refused_requests > 0 or any(
+            replica.waiting_sequences for replica in signals.replicas
+        )
+
+    @property
     def blind(self) -> bool:
         """Whether nothing is known that could move the number."""
         return not self.signals.routers or (self.state.ready > 0 and not self.signals.replicas)
@@ -170,7 +178,7 @@ def _with_latencies(tick: _Tick, memory: ScalingMemory) -> ScalingMemory:
         goal is not None and latency_guard.is_late(view, goal.target_milliseconds)
         for goal, view in ((tick.policy.first_token, tick.first), (tick.policy.between_tokens, tick.between))
     )
-    since = tick.since(memory.low_since_seconds, holds=tick.first.low)
+    since = tick.since(memory.low_since_seconds, holds=tick.first.low and not tick.waits)
     # The requests of a percentile are older than the load: they may have met a higher one.
     low = since is not None and tick.now_seconds - since >= LATENCY_SECONDS
     return replace(

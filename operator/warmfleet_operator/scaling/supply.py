@@ -28,7 +28,11 @@ LEAST_COMPUTE_PERMILLE: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """Of one replica; 0: unknown."""
+    """Of one replica; 0: unknown.
+
+    Panic, what is remembered of a demand and the load that latencies are compared with follow from it, too: a
+    limit of growth alone is an `Ask` of its own.
+    """
 
     tokens: int
     sequences: int

@@ -5,7 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from warmfleet_operator.scaling.advice import MAX_CHANGES, AdviceMemory, advised, explained, missing_signals
+from warmfleet_operator.scaling.advice import (
+    MAX_CHANGES,
+    AdviceMemory,
+    advised,
+    explained,
+    in_words,
+    missing_signals,
+)
 from warmfleet_operator.scaling.decision import LimitingRule, ReplicaState, ScalingReason
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_testing.resources.scaling_signals import (
@@ -191,3 +198,7 @@ def test_a_decision_is_explained_with_its_numbers():
         "demand of what ready replicas take: tokens 100 %, sequences 0 %, compute 0 %"
     )
     assert explained(replace(decision, limit=LimitingRule.RATE)).endswith("; limited by ScaleUpRate")
+
+
+def test_every_reason_has_words_of_its_own():
+    assert len({in_words(reason) for reason in ScalingReason}) == len(ScalingReason)

@@ -15,7 +15,7 @@ from warmfleet_contracts.cache.fleet_totals import (
     ReplicaTotals,
 )
 from warmfleet_contracts.cache.kv_events import MAX_COUNT
-from warmfleet_operator.scaling.decide import choose, decide
+from warmfleet_operator.scaling.decide import OUTGROWN_BY, choose, decide
 from warmfleet_operator.scaling.decision import (
     DecisionInputs,
     ReplicaState,
@@ -27,6 +27,12 @@ from warmfleet_operator.scaling.policy import AutoscalingPolicy, LatencyGoal
 from warmfleet_operator.scaling.signals import FleetSignals, Traffic
 from warmfleet_testing.resources.scaling_signals import POLICY
 
+REASONS = {
+    **dict.fromkeys(("tokens", "sequences", "compute"), ScalingReason.DEMAND_ABOVE_SUPPLY),
+    **dict.fromkeys(("firstToken", "betweenTokens"), ScalingReason.LATENCY_ABOVE_TARGET),
+    "capacityMisses": ScalingReason.CAPACITY_MISSES,
+}
+"""Of growth, by the signal that asks for most."""
 TOKENS = st.sampled_from((0, 1, 100, 50_000, 100_000, 10**6, MAX_COUNT))
 RATES = st.sampled_from((0.0, 5e-324, 0.5, 1000.0, MAX_AMOUNT))
 SECONDS = st.sampled_from((0.0, 1.0, 5.0, 30.0))
@@ -141,6 +147,10 @@ def test_any_sequence_of_ticks_keeps_the_invariants(policy: AutoscalingPolicy, d
         if decision.to_replicas > spec:
             assert not state.unschedulable
             assert decision.reason is not ScalingReason.STEADY
+        if decision.reason in OUTGROWN_BY:
+            most = max(decision.recommendations.values())
+            asking = {name for name, number in decision.recommendations.items() if number == most}
+            assert decision.reason in {REASONS[name] for name in asking}
         if not view.routers:
             assert decision.to_replicas == spec
         spec = decision.to_replicas

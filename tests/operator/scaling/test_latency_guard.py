@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from warmfleet_contracts.cache.fleet_totals import LatencyHistogram
 from warmfleet_operator.scaling.decision import ScalingReason
 from warmfleet_operator.scaling.policy import LatencyGoal
@@ -21,12 +23,17 @@ from warmfleet_testing.resources.scaling_signals import (
 TARGETED = replace(POLICY, first_token=LatencyGoal(percentile=95, target_milliseconds=1000))
 
 
-def served(load_permille, milliseconds, count=4):
+def served(load_permille, milliseconds, count=4, *, refused=0, queued=0, waiting=0):
     """Replicas whose prompts take this load, and whose requests took so long."""
     prompts = round(30 * load_permille / 1000 * PREFILL_RATE)
     # So many requests that chance does not move their load.
-    traffic = Traffic(seconds=30.0, prompt_tokens=prompts, requests=1_000_000)
-    return signals(fleet(count), traffic=traffic, first_token=latencies(milliseconds))
+    traffic = Traffic(seconds=30.0, prompt_tokens=prompts, requests=1_000_000, refused_requests=refused)
+    return signals(
+        fleet(count, waiting_sequences=waiting),
+        traffic=traffic,
+        first_token=latencies(milliseconds),
+        queued_requests=queued,
+    )
 
 
 def test_a_percentile_above_its_target_adds_replicas_below_the_targets_of_utilization():
@@ -156,3 +163,18 @@ def test_a_percentile_is_the_part_without_load_only_where_all_its_requests_met_l
         grown[seconds] = ticks.run(served(3300, 1200), at_rest(4), 30)[-1].to_replicas
 
     assert grown[20] < grown[60]
+
+
+@pytest.mark.parametrize(
+    ("waits", "grows"),
+    [({}, False), ({"refused": 3}, True), ({"queued": 2}, True), ({"waiting": 1}, True)],
+    ids=["nothing", "refused", "queued", "waiting"],
+)
+def test_a_percentile_at_low_load_is_the_part_that_stays_only_while_nothing_waits(waits, grows):
+    """What waits for memory or seats waits at low load, too, and more replicas have more of both."""
+    ticks = Ticks(TARGETED)
+    ticks.run(served(1900, 3000, **waits), at_rest(4), 120)
+
+    decision = ticks.run(served(2600, 3000), at_rest(4), 30)[-1]
+
+    assert (decision.to_replicas > 4) is grows
