@@ -1,7 +1,7 @@
 """The policies of other autoscalers by name, and the settings among which a comparison searches.
 
-Of every policy one of the settings is that of its source. None of them is known to be good for a workload, so
-a comparison tries all. A grid begins with the setting that keeps the fewest replicas.
+Where a policy's source has a setting, it is one of the five. None of them is known to be good for a workload,
+so a comparison tries all. A grid begins with the setting that keeps the fewest replicas.
 """
 
 import math
