@@ -1,37 +1,24 @@
-"""Compares vLLM behind warmfleet with vLLM alone, with our own engine, and under other routing policies."""
+"""Compares vLLM behind warmfleet with our own engine, and under other routing policies."""
 
-import asyncio
 import json
-import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from statistics import median
-from typing import IO, Any
+from typing import Any
 
 import httpx
 import pytest
 
 from warmfleet_testing.engine.worker_process import running_worker
-from warmfleet_testing.processes.streamed_prompts import streamed
-from warmfleet_testing.router.whole_fleet import WholeFleet
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(2400)]
 
-ROOT = Path(__file__).parents[2]
-PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 MODEL = "smollm2"
 PROMPTS = 20
 TOKENS = 64
 NEAR_TIE = 1e-3
-STREAMS = 8
-ROUNDS = 6
-STREAM_TOKENS = 96
-MIN_SHARE = 0.9
-SHUTDOWN_SECONDS = 60
 MIN_REUSED_RATIO = 0.95
 
 
@@ -94,66 +81,3 @@ def test_greedy_tokens_of_both_engines_are_equal(
     )
     assert len(gaps) <= 2
     assert all(gap <= NEAR_TIE for gap in gaps)
-
-
-def test_tokens_per_second_through_router_and_server_are_those_of_vllm_alone(
-    fleet: WholeFleet, model_path: Path, measured: Callable[[str], None]
-) -> None:
-    draw = random.Random(3)
-
-    def prompts() -> list[list[int]]:
-        return [[draw.randrange(1000, 20_000) for _ in range(64)] for _ in range(STREAMS)]
-
-    alone, behind = [], []
-    with direct(model_path) as seconds:
-        for counts in (False, *[True] * ROUNDS):  # the first one warms both up
-            work = prompts()
-            one, other = seconds(work), asyncio.run(streamed(fleet.url, MODEL, prompts(), STREAM_TOKENS))
-            if counts:
-                alone.append(STREAMS * STREAM_TOKENS / one)
-                behind.append(STREAMS * STREAM_TOKENS / other)
-
-    # Rounds alternate, and the best of each counts: other processes disturb single ones.
-    share = max(behind) / max(alone)
-    rounds = [f"{a:.0f}/{b:.0f}" for a, b in zip(alone, behind, strict=True)]
-    measured(
-        f"tokens/s of {STREAMS} streams, AsyncLLM alone / through router and server: {', '.join(rounds)}; "
-        f"best to best {share:.3f}, median to median {median(behind) / median(alone):.3f}"
-    )
-    assert share >= MIN_SHARE
-
-
-@contextmanager
-def direct(model: Path) -> Iterator[Callable[[list[list[int]]], float]]:
-    """Seconds that `AsyncLLM` alone takes for prompts at once."""
-    with subprocess.Popen(
-        [PYTHON, ROOT / "tests" / "vllm" / "direct.py", str(model)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},  # as a worker's engine has it
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        read_from, write_to = process.stdout, process.stdin
-        until(read_from, "ready")
-
-        def seconds(prompts: list[list[int]]) -> float:
-            write_to.write(json.dumps({"prompts": prompts, "output_tokens": STREAM_TOKENS}) + "\n")
-            write_to.flush()
-            return float(json.loads(until(read_from, '{"seconds"'))["seconds"])
-
-        try:
-            yield seconds
-        finally:
-            write_to.close()  # it ends vLLM's processes, which would outlive a kill of their parent
-            try:
-                process.wait(SHUTDOWN_SECONDS)
-            finally:
-                process.kill()
-
-
-def until(lines: IO[str], beginning: str) -> str:
-    """The first line that begins so; vLLM writes others."""
-    return next(line for line in lines if line.startswith(beginning))

@@ -1,7 +1,8 @@
-"""python -m harness.engine_alone MODEL: an engine without its server answers prompts from standard input.
+"""python -m shares.engine_alone MODEL: an engine without its server answers prompts from standard input.
 
 A line of JSON has `prompts` (lists of token ids), `output_tokens`, `temperature` and `top_p`. All prompts are
-answered at once, greedily at temperature 0, and a line of JSON has what that took (`Answered`).
+answered at once, greedily at temperature 0, and a line of JSON has what that took (`Answered`). Before the
+first one stands a line with `engine`: its kernels and dtype.
 """
 
 import json
@@ -9,17 +10,14 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 
+from shares.setups import WARMFLEET
 from warmfleet_worker.engine.batch import StepBatch, StepInFlight, StepResult
 from warmfleet_worker.engine.engine import Engine
 from warmfleet_worker.engine.messages import AddSequences, NewSequence, packed_tokens
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine_process import build_engine
-from warmfleet_worker.settings import EngineSettings
-
-SEATS: Final = 8
-_CACHE_BYTES: Final = 2**29
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +77,7 @@ class AloneEngine:
     """An engine as a worker has it, driven by this thread."""
 
     def __init__(self, model: str) -> None:
-        settings = EngineSettings(
-            model_path=model,
-            max_running_sequences=SEATS,
-            kv_cache_bytes=_CACHE_BYTES,
-            max_model_length_tokens=2048,
-        )
-        self._engine, self.ready, _ = build_engine(settings, "00" * 32)
+        self._engine, self.ready, _ = build_engine(WARMFLEET.settings(model), "00" * 32)
         self._cache = Stopwatch()
         self._cache.watch(self._engine._pool)  # noqa: SLF001 - a look inside is what this is for
         self._cache.watch(self._engine._cache)  # noqa: SLF001
@@ -133,7 +125,7 @@ class AloneEngine:
 
 def main() -> int:
     engine = AloneEngine(sys.argv[1])
-    print(json.dumps({"kernels": engine.ready.kernels, "dtype": engine.ready.dtype}), flush=True)
+    print(json.dumps({"engine": {"kernels": engine.ready.kernels, "dtype": engine.ready.dtype}}), flush=True)
     for line in sys.stdin:
         print(json.dumps(asdict(engine.answer(json.loads(line)))), flush=True)
     return 0

@@ -1,0 +1,53 @@
+"""Tokens per second of an engine without its server, and through server and router, in turns."""
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import Final
+
+from harness.local_fleet import LocalFleet
+
+from shares.engine_without_server import EngineWithoutServer
+from shares.random_prompts import random_prompts
+from shares.setups import MODEL, SEATS
+from shares.streamed_prompts import streamed
+from warmfleet_cli.bench.figures import Target
+
+PROMPT_TOKENS: Final = 64
+LEAST_PERCENT: Final = 90.0
+
+
+@dataclass(slots=True)
+class Rates:
+    """One entry per round."""
+
+    alone_tokens_per_second: list[float] = field(default_factory=list)
+    routed_tokens_per_second: list[float] = field(default_factory=list)
+
+    def text(self) -> str:
+        pairs = zip(self.alone_tokens_per_second, self.routed_tokens_per_second, strict=True)
+        rounds = ", ".join(f"{alone:.0f}/{routed:.0f}" for alone, routed in pairs)
+        return f"tokens/s of {SEATS} streams, alone / through the router: {rounds}"
+
+    def target(self) -> Target:
+        # Rounds alternate, and the best of each counts: other processes disturb single ones.
+        share = max(self.routed_tokens_per_second) / max(self.alone_tokens_per_second)
+        return Target(
+            "tokens/s through the router, of the engine alone", 100 * share, LEAST_PERCENT, unit="%"
+        )
+
+
+def turns(
+    draw: random.Random, alone: EngineWithoutServer, fleet: LocalFleet, *, output_tokens: int, rounds: int
+) -> tuple[Rates, list[dict[str, float]]]:
+    """The rates, and what the engine alone answered in each round. A round before them warms both up."""
+    rates, answers = Rates(), []
+    for counts in (False, *[True] * rounds):
+        answered = alone.answer(random_prompts(draw, SEATS, PROMPT_TOKENS), output_tokens)
+        routed = random_prompts(draw, SEATS, PROMPT_TOKENS)
+        seconds = asyncio.run(streamed(fleet.url, MODEL, routed, output_tokens))
+        if counts:
+            rates.alone_tokens_per_second.append(SEATS * output_tokens / answered["wall"])
+            rates.routed_tokens_per_second.append(SEATS * output_tokens / seconds)
+            answers.append(answered)
+    return rates, answers
