@@ -10,13 +10,22 @@ import msgspec
 import typer
 
 from warmfleet_cli.errors import CliError, ExitCode
-from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_error, print_json
+from warmfleet_cli.output import (
+    OutputFormat,
+    OutputOption,
+    make_console,
+    print_error,
+    print_json,
+    print_line,
+    print_text,
+)
 from warmfleet_cli.router_client import (
     ApiKey,
     Url,
     error_text,
     get_json,
-    refusal,
+    read_lines,
+    require_success,
     router_client,
     router_url,
     unreachable,
@@ -123,10 +132,9 @@ class _Conversation:
         usage: dict[str, Any] = {}
         try:
             with self._client.stream("POST", "/v1/chat/completions", json=body) as response:
-                if response.status_code != 200:
-                    raise refusal(response.status_code, response.read())
+                require_success(response)
                 decision = response.headers.get(DECISION_HEADER, "")
-                for chunk in _chunks(response.iter_lines()):
+                for chunk in _chunks(read_lines(response)):
                     usage = chunk.get("usage") or usage
                     for choice in chunk.get("choices", ()):
                         finish_reason = choice.get("finish_reason") or finish_reason
@@ -188,29 +196,29 @@ def _answer_once(conversation: _Conversation, text: str, output: OutputFormat) -
     if output is OutputFormat.JSON:
         print_json(conversation.ask(text, lambda _: None))
         return
-    answer = conversation.ask(text, _write)
-    _write("\n")
+    answer = conversation.ask(text, print_text)
+    print_text("\n")
     # stdout holds the answer alone, so that it can be piped.
-    make_console(stderr=True).print(summary(answer), style="dim")
+    print_line(make_console(stderr=True), summary(answer), style="dim")
 
 
 def _talk(conversation: _Conversation) -> None:
     console = make_console()
-    console.print(f"{conversation.model}. An empty line or Ctrl-D ends the conversation.", style="dim")
+    print_line(console, f"{conversation.model}. An empty line or Ctrl-D ends the conversation.", style="dim")
     for line in _lines("> "):
         try:
-            answer = conversation.ask(line, _write)
+            answer = conversation.ask(line, print_text)
         except KeyboardInterrupt:
-            _write("\n")
+            print_text("\n")
             console.print("(interrupted; this turn is discarded)", style="dim")
         except CliError as error:
-            _write("\n")
+            print_text("\n")
             if not sys.stdin.isatty():
                 raise
             print_error(error)
         else:
-            _write("\n")
-            console.print(summary(answer), style="dim")
+            print_text("\n")
+            print_line(console, summary(answer), style="dim")
 
 
 def _lines(prompt: str) -> Iterator[str]:
@@ -237,8 +245,3 @@ def summary(answer: ChatAnswer) -> str:
     if answer.decision:
         parts.append(f"warmfleet why {answer.decision}")
     return f"[{', '.join(parts)}]"
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()

@@ -1,18 +1,20 @@
 """`warmfleet record`: prints what a router was asked last, as a trace for `warmfleet simulate`."""
 
-import sys
 from typing import Annotated, Final
 
+import httpx
 import msgspec
 import typer
 
 from warmfleet_cli.errors import CliError, ExitCode
-from warmfleet_cli.output import make_console
+from warmfleet_cli.output import make_console, print_text
 from warmfleet_cli.router_client import ApiKey, Url, get_json, router_client, router_url
 from warmfleet_simulator.traces.recorded import RecordedRequest
 
 MOST_DECISIONS: Final = 4096
 """That a router returns at once."""
+MOST_DECISIONS_BYTES: Final = MOST_DECISIONS * 16 * 1024
+"""A decision has at most about 3 KiB of the prompt's prefix, and 300 bytes for each of 16 candidates."""
 
 
 class _Decision(msgspec.Struct, frozen=True):
@@ -43,20 +45,23 @@ def record(
     It has arrivals, numbers of tokens and which prompts share a prefix, but no text and no tenant.
     """
     with router_client(router_url(url), api_key) as client:
-        document = get_json(client, f"/internal/decisions?limit={limit}")
+        decisions = _decisions(client, limit)
+    answered = sorted(filter(None, map(_request, decisions)), key=lambda request: request.decided_at)
+    print_text("".join(msgspec.json.encode(request).decode() + "\n" for request in answered))
+    if left_out := len(decisions) - len(answered):
+        console = make_console(stderr=True)
+        console.print(f"{left_out} of {len(decisions)} requests are left out: they run, or got no answer")
+
+
+def _decisions(client: httpx.Client, limit: int) -> list[_Decision]:
+    path = f"/internal/decisions?limit={limit}"
     try:
-        decisions = msgspec.convert(document, _Decisions).decisions
+        answer: _Decisions = get_json(client, path, kind=_Decisions, most_bytes=MOST_DECISIONS_BYTES)
     except msgspec.ValidationError as error:
         raise CliError(
             f"the router's decisions are not in the expected format: {error}", exit_code=ExitCode.REFUSED
         ) from None
-    answered = sorted(filter(None, map(_request, decisions)), key=lambda request: request.decided_at)
-    for request in answered:
-        sys.stdout.write(msgspec.json.encode(request).decode() + "\n")
-    sys.stdout.flush()
-    if left_out := len(decisions) - len(answered):
-        console = make_console(stderr=True)
-        console.print(f"{left_out} of {len(decisions)} requests are left out: they run, or got no answer")
+    return answer.decisions
 
 
 def _request(decision: _Decision) -> RecordedRequest | None:

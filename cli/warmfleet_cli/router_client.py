@@ -1,6 +1,12 @@
-"""HTTP requests of the commands to a router: its URL, the client, and errors as `CliError`."""
+"""HTTP requests of the commands to a router: its URL, the client, and errors as `CliError`.
+
+Bodies are read to a bound: the server is the one that the user names, and need not be a router. Every request
+asks for `IDENTITY`, and an answer that is compressed nevertheless is refused: unpacked it may be a thousand
+times as long as what was received.
+"""
 
 import re
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Annotated, Any, Final
 
 import httpx
@@ -21,9 +27,19 @@ ApiKey = Annotated[
     str, typer.Option(envvar=API_KEY_VARIABLE, show_envvar=True, help="API key, if the router requires one.")
 ]
 
+MOST_ANSWER_BYTES: Final = 4 * 1024 * 1024
+"""Of a decision, a list of models or the tokens of a text."""
+MOST_ERROR_BYTES: Final = 64 * 1024
+"""Of an answer that is no success."""
+MOST_LINE_BYTES: Final = 1024 * 1024
+"""Of a stream: an event with its log probabilities has some kilobytes."""
+IDENTITY: Final[Mapping[str, str]] = {"accept-encoding": "identity"}
+"""Headers of every request."""
+
 _CONNECT_SECONDS: Final = 5.0
 _READ_SECONDS: Final = 600.0
 _MAX_ERROR_CHARS: Final = 2000
+_LINE_END: Final = re.compile(rb"[\r\n]")
 
 
 def router_url(url: str | None) -> str:
@@ -38,9 +54,10 @@ def router_url(url: str | None) -> str:
 
 def router_client(url: str, api_key: str = "") -> httpx.Client:
     """A client for one router; loopback is never reached through a proxy."""
-    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    key = {"authorization": f"Bearer {api_key}"} if api_key else {}
     is_local = httpx.URL(url).host in {LOCAL_HOST, "localhost", "::1"}
     timeout = httpx.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS)
+    headers = {**IDENTITY, **key}
     return httpx.Client(base_url=url, headers=headers, timeout=timeout, trust_env=not is_local)
 
 
@@ -72,31 +89,178 @@ def error_text(body: bytes) -> str:
     return message[:_MAX_ERROR_CHARS] if isinstance(message, str) else ""
 
 
-def get_body(client: httpx.Client, path: str) -> bytes:
+def get_body(client: httpx.Client, path: str, *, most_bytes: int = MOST_ANSWER_BYTES) -> bytes:
     """The body of the answer to `path`.
 
     Raises:
-        CliError: no router answers, or it returns an error.
+        CliError: no router answers, it returns an error, or more than `most_bytes`.
     """
+    return ask_router(client, "GET", path, most_bytes=most_bytes)
+
+
+def ask_router(
+    client: httpx.Client, method: str, path: str, *, json: Any = None, most_bytes: int = MOST_ANSWER_BYTES
+) -> bytes:
+    """As `get_body`, with any method; `json` is the document to send."""
     try:
-        answer = client.get(path)
+        with client.stream(method, path, json=json) as response:
+            require_success(response)
+            return read_body(response, most_bytes)
     except httpx.HTTPError as error:
         raise unreachable(str(client.base_url), error) from error
-    if answer.status_code != 200:
-        raise refusal(answer.status_code, answer.content)
-    return answer.content
 
 
-def get_json(client: httpx.Client, path: str) -> Any:
+def require_success(response: httpx.Response) -> None:
+    """Raise `refusal` with the body of a streamed response, unless its status is 200."""
+    if response.status_code != httpx.codes.OK:
+        raise refusal(response.status_code, read_body(response, MOST_ERROR_BYTES))
+
+
+def get_json(client: httpx.Client, path: str, *, kind: Any = Any, most_bytes: int = MOST_ANSWER_BYTES) -> Any:
     """The document at `path`.
+
+    With `kind` only the fields of that type are kept: objects of all others, which a server adds at will,
+    take many times the memory of the body.
 
     Raises:
         CliError: as `get_body`, or the answer is no JSON.
+        msgspec.ValidationError: it is JSON, but no `kind`.
     """
-    body = get_body(client, path)
+    body = get_body(client, path, most_bytes=most_bytes)
     try:
-        return msgspec.json.decode(body)
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError:
+        raise
     except UNDECODABLE:
         raise CliError(
             f"{client.base_url} answers, but is not a router", exit_code=ExitCode.REFUSED
         ) from None
+
+
+def read_body(response: httpx.Response, most_bytes: int) -> bytes:
+    """The whole body of a response that is streamed.
+
+    Raises:
+        CliError: it is longer, or compressed.
+        httpx.HTTPError: the connection ends early.
+    """
+    refuse_compressed(response)
+    content = Content(str(response.url), most_bytes)
+    for piece in response.iter_bytes():
+        content.add(piece)
+    return content.whole()
+
+
+def read_lines(response: httpx.Response) -> Iterator[str]:
+    """The lines of a response that is streamed, as they come, empty ones among them.
+
+    Raises:
+        CliError: a line is longer than `MOST_LINE_BYTES`, or the response is compressed.
+        httpx.HTTPError: the connection ends early.
+    """
+    refuse_compressed(response)
+    splitter = LineSplitter(str(response.url), MOST_LINE_BYTES)
+    for piece in response.iter_bytes():
+        yield from map(_text, splitter.lines(piece))
+    yield _text(splitter.rest())
+
+
+async def read_lines_async(response: httpx.Response) -> AsyncIterator[str]:
+    """As `read_lines`."""
+    refuse_compressed(response)
+    splitter = LineSplitter(str(response.url), MOST_LINE_BYTES)
+    async for piece in response.aiter_bytes():
+        for line in splitter.lines(piece):
+            yield _text(line)
+    yield _text(splitter.rest())
+
+
+async def read_beginning(response: httpx.Response, most_bytes: int) -> bytes:
+    """As much of a body as there is, up to `most_bytes`.
+
+    Raises:
+        CliError: it is compressed.
+        httpx.HTTPError: the connection ends early.
+    """
+    refuse_compressed(response)
+    content = bytearray()
+    async for piece in response.aiter_bytes():
+        content += piece
+        if len(content) >= most_bytes:
+            break
+    return bytes(content[:most_bytes])
+
+
+def refuse_compressed(response: httpx.Response) -> None:
+    """Raise a CliError that names the URL, if the body has an encoding."""
+    if "content-encoding" in response.headers:
+        raise CliError(
+            f"{response.url} answers compressed, which was not asked for", exit_code=ExitCode.REFUSED
+        )
+
+
+class Content:
+    """A body that is received piece by piece; `url` is for the error."""
+
+    def __init__(self, url: str, most_bytes: int) -> None:
+        self._url = url
+        self._most_bytes = most_bytes
+        self._received = bytearray()
+
+    def add(self, piece: bytes) -> None:
+        """Take the next piece.
+
+        Raises:
+            CliError: the body is longer than its bound.
+        """
+        if len(self._received) + len(piece) > self._most_bytes:
+            raise CliError(
+                f"{self._url} answers more than {self._most_bytes:,} bytes", exit_code=ExitCode.REFUSED
+            )
+        self._received += piece
+
+    def whole(self) -> bytes:
+        """All pieces."""
+        return bytes(self._received)
+
+
+class LineSplitter:
+    r"""Lines of a body that is received piece by piece; `url` is for the error.
+
+    They end with \n, \r or \r\n, of which the last gives an empty line more: server-sent events allow these
+    three. What `str.splitlines` also takes for an end, such as U+2028, stands inside of JSON texts.
+    """
+
+    def __init__(self, url: str, most_bytes: int) -> None:
+        self._url = url
+        self._most_bytes = most_bytes
+        self._open = bytearray()
+
+    def lines(self, piece: bytes) -> Iterator[bytes]:
+        """The lines that end within the next piece.
+
+        Raises:
+            CliError: a line is longer than its bound.
+        """
+        first, *others = _LINE_END.split(piece)
+        self._extend(first)
+        for other in others:
+            yield bytes(self._open)
+            self._open.clear()
+            self._extend(other)
+
+    def rest(self) -> bytes:
+        """The line that no end follows; empty if there is none."""
+        return bytes(self._open)
+
+    def _extend(self, piece: bytes) -> None:
+        if len(self._open) + len(piece) > self._most_bytes:
+            raise CliError(
+                f"{self._url} sends a line of more than {self._most_bytes:,} bytes",
+                exit_code=ExitCode.REFUSED,
+            )
+        self._open += piece
+
+
+def _text(line: bytes) -> str:
+    return line.decode(errors="replace")

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from warmfleet_cli.errors import CliError, ExitCode
-from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json, print_table
+from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json, print_line, print_table
 from warmfleet_cli.router_client import ApiKey, Url, get_json, router_client, router_url
 
 
@@ -111,21 +111,23 @@ def why(
     console = make_console()
     print_request(console, request)
     if decision is None:
-        console.print(f"not sent to any worker; outcome {request.outcome}")
+        print_line(console, f"not sent to any worker; outcome {request.outcome}")
     else:
         print_decision(console, decision)
 
 
 def print_request(console: Console, request: RequestView) -> None:
     """The request's tenant and ids, and how long it waited in the router for capacity."""
-    console.print(
+    print_line(
+        console,
         f"{request.id}  {request.path}  model {request.model}  tenant {request.tenant}"
-        f"  request {request.request_id}"
+        f"  request {request.request_id}",
     )
     if request.held_behind is not None:
         waited = "is held" if request.held_ms is None else f"was held for {request.held_ms:.0f} ms"
-        console.print(
-            f"{waited} at priority {request.priority}, behind {request.held_behind}: {request.held_because}"
+        print_line(
+            console,
+            f"{waited} at priority {request.priority}, behind {request.held_behind}: {request.held_because}",
         )
 
 
@@ -133,10 +135,11 @@ def print_decision(console: Console, decision: DecisionView) -> None:
     """The choice, the table of candidates, and the predicted and actual number of cached tokens."""
     for attempt in decision.retried:
         failed = attempt.error or f"status {attempt.status}"
-        console.print(f"tried {attempt.endpoint} first: {failed}")
-    console.print(
+        print_line(console, f"tried {attempt.endpoint} first: {failed}")
+    print_line(
+        console,
         f"{decision.policy} chose {decision.endpoint} ({decision.reason})"
-        f" among {decision.candidate_count} in {decision.decision_ms:.1f} ms; {decision.mode}"
+        f" among {decision.candidate_count} in {decision.decision_ms:.1f} ms; {decision.mode}",
     )
     console.print()
     columns = [
@@ -159,17 +162,17 @@ def print_decision(console: Console, decision: DecisionView) -> None:
     )
     hidden = decision.candidate_count - len(decision.candidates)
     if hidden > 0:
-        console.print(f"   and {hidden} more")
+        print_line(console, f"   and {hidden} more")
     for uid, reason in decision.not_considered.items():
-        console.print(f"   not considered: {uid}, {reason}")
+        print_line(console, f"   not considered: {uid}, {reason}")
     console.print("   tokens; milliseconds. * chosen, + runner-up, ~ cache not known block by block")
     console.print("   OTHERS: what those that run wait longer; LATER: the same of those that will come")
     console.print()
     console.print(
         f"predicted  {decision.predicted_cached_tokens} of {decision.predicted_prompt_tokens} tokens cached"
     )
-    console.print(f"actual     {_actual(decision)}")
-    console.print(f"outcome    {_outcome(decision)}")
+    print_line(console, f"actual     {_actual(decision)}")
+    print_line(console, f"outcome    {_outcome(decision)}")
 
 
 def _row(decision: DecisionView, candidate: CandidateView) -> list[str]:

@@ -268,12 +268,18 @@ def test_pipes_get_no_colour() -> None:
 class _StubRouter(BaseHTTPRequestHandler):
     requests: ClassVar[list[dict[str, Any]]] = []
     break_off: ClassVar[bool] = False
+    first_piece: ClassVar[str] = "Par"
+    headers_beside: ClassVar[dict[str, str]] = {}
+    """In the head of a stream."""
+    line_bytes: ClassVar[int] = 0
+    """Instead of events, one line of that length."""
+    decision: ClassVar[dict[str, object]] = {}
 
     def do_GET(self) -> None:
         if self.path == "/v1/models":
             self._answer(200, {"data": [{"id": "stub"}]})
         elif self.path == "/debug/decisions/req-1":
-            self._answer(200, DECISION)
+            self._answer(200, self.decision)
         else:
             self._answer(404, {"error": {"message": "no decision with this id is kept"}})
 
@@ -285,10 +291,16 @@ class _StubRouter(BaseHTTPRequestHandler):
             return
         self.send_response(200)
         self.send_header("x-warmfleet-decision", "d-1")
+        for name, value in self.headers_beside.items():
+            self.send_header(name, value)
         self.end_headers()
+        if self.line_bytes:
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(b"data: " + b"x" * self.line_bytes)
+            return
         events: list[object] = [
             {"choices": [{"delta": {"role": "assistant", "content": ""}}]},
-            {"choices": [{"delta": {"content": "Par"}}]},
+            {"choices": [{"delta": {"content": self.first_piece}}]},
         ]
         if self.break_off:
             events.append({"error": {"message": "the worker is gone"}})
@@ -364,6 +376,10 @@ DECISION = {
 def router() -> Iterator[str]:
     _StubRouter.requests = []
     _StubRouter.break_off = False
+    _StubRouter.first_piece = "Par"
+    _StubRouter.headers_beside = {}
+    _StubRouter.line_bytes = 0
+    _StubRouter.decision = DECISION
     server = ThreadingHTTPServer(("127.0.0.1", 0), _StubRouter)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -411,6 +427,38 @@ def test_an_answer_that_breaks_off_is_an_error_and_not_an_end(router: str) -> No
     assert result.stderr == "error: the worker is gone\n"
 
 
+def test_an_answer_keeps_its_lines_and_drives_no_terminal(router: str) -> None:
+    _StubRouter.first_piece = "\x1b]0;title\x07\n\tPar\x9b"
+
+    once = run("chat", "--url", router, "--once", "hi")
+    talk = CliRunner().invoke(app, ["chat", "--url", router], input="one\n\n")
+    as_json = run("chat", "--url", router, "--once", "hi", "--output", "json").stdout
+
+    assert once.stdout == "\\u001b]0;title\\u0007\n\tPar\\u009bis\n"
+    assert once.stdout in talk.stdout
+    assert json.loads(as_json)["text"] == _StubRouter.first_piece + "is"
+    assert "\x9b" not in as_json
+
+
+def test_a_line_of_a_stream_has_a_bound(router: str) -> None:
+    _StubRouter.line_bytes = 2 * 1024 * 1024
+
+    result = run("chat", "--url", router, "--once", "hi")
+
+    assert result.exit_code == ExitCode.REFUSED
+    url = f"{router}/v1/chat/completions"
+    assert result.stderr == f"error: {url} sends a line of more than 1,048,576 bytes\n"
+
+
+def test_a_compressed_stream_is_refused(router: str) -> None:
+    _StubRouter.headers_beside = {"content-encoding": "gzip"}
+
+    result = run("chat", "--url", router, "--once", "hi")
+
+    assert result.exit_code == ExitCode.REFUSED
+    assert "/v1/chat/completions answers compressed, which was not asked for" in result.stderr
+
+
 def test_a_refused_request_quotes_the_router(router: str) -> None:
     result = run("chat", "--url", router, "--model", "nope", "--once", "hi")
 
@@ -439,6 +487,23 @@ def test_why_shows_candidates_predicted_and_actual_tokens(router: str) -> None:
     assert "predicted  48 of 61 tokens cached" in lines
     assert "actual     32 of 61 tokens cached: evicted; missed: 13 compulsory, 16 capacity" in lines
     assert json.loads(run("why", "req-1", "--url", router, "-o", "json").stdout) == DECISION
+
+
+def test_why_shows_a_routers_texts_as_one_printable_line_each(router: str) -> None:
+    _StubRouter.decision = {
+        **DECISION,
+        "model": "m\x1b[2J\noutcome    forged",
+        "reason": "\x9b\n",
+        "outcome": "completed\x1bc",
+        "not_considered": {"u\x07": "left\nout"},
+    }
+
+    lines = run("why", "req-1", "--url", router).stdout.splitlines()
+
+    assert "model m\\u001b[2J\\u000aoutcome    forged  tenant" in lines[0]
+    assert "chose stub-1 (\\u009b\\u000a) among 3" in lines[1]
+    assert "   not considered: u\\u0007, left\\u000aout" in lines
+    assert lines[-1].startswith("outcome    completed\\u001bc, ")
 
 
 def test_why_of_an_unknown_request_reports_that_it_is_unknown(router: str) -> None:

@@ -1,18 +1,22 @@
 """`warmfleet record`: a router's ring becomes a trace that shares what its prompts shared."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
 from warmfleet_cli.__main__ import app
 from warmfleet_cli.errors import ExitCode
+from warmfleet_cli.record import MOST_DECISIONS_BYTES
 from warmfleet_simulator.traces.reader import read_trace
 from warmfleet_simulator.traces.trace_file import TraceFile
 from warmfleet_testing.cache.infinite_cache import infinite_hit_rate
 from warmfleet_testing.router.router_fixture import RunningRouter, running_router
+from warmfleet_testing.router.stub_router import stub_router
 from warmfleet_testing.router.stub_worker import StubWorker, running_stubs
 
 SYSTEM = "".join(chr(ord("a") + number % 26) for number in range(700))
@@ -101,6 +105,37 @@ async def test_requests_without_an_answer_are_left_out(tmp_path: Path) -> None:
     assert len(lines(recorded).splitlines()) == 1
     assert recorded.stderr == "1 of 2 requests are left out: they run, or got no answer\n"
     assert lines(newest) == ""
+
+
+def test_a_router_that_answers_without_end_is_refused_at_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warmfleet_cli.record.MOST_DECISIONS_BYTES", 1000)
+    with stub_router() as router:
+        router.endpoints = [{"padding": "x" * 1000}]
+        result = CliRunner().invoke(app, ["record", "--url", f"http://127.0.0.1:{router.port}"])
+
+    assert result.exit_code == ExitCode.REFUSED
+    assert "/internal/decisions?limit=4096 answers more than 1,000 bytes" in result.stderr
+
+
+def test_a_full_ring_of_a_router_is_within_the_bound() -> None:
+    assert MOST_DECISIONS_BYTES >= 2 * 4096 * 3 * 1024
+
+
+def test_a_recorded_prefix_drives_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    decision = {
+        "decided_at": 1.0,
+        "prompt_tokens": 2,
+        "output_tokens": 3,
+        "total_ms": 4.0,
+        "prefix": "\x9b2J",
+    }
+    with stub_router() as router:
+        body = msgspec.json.encode({"decisions": [decision]})
+        monkeypatch.setattr(router, "answer", lambda _path, _key: (200, body))
+        result = CliRunner().invoke(app, ["record", "--url", f"http://127.0.0.1:{router.port}"])
+
+    assert json.loads(result.stdout)["prefix"] == "\x9b2J"
+    assert "\x9b" not in result.stdout
 
 
 async def test_a_router_that_does_not_answer_is_named() -> None:

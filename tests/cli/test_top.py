@@ -136,6 +136,17 @@ def test_each_model_has_its_own_replicas_and_counts() -> None:
     assert [view.queued_requests for view in (chat, code)] == [4, 0]
 
 
+def test_names_of_replicas_and_models_are_one_printable_line_each() -> None:
+    endpoints = (
+        EndpointView(uid="uid-0", name="w\n\x9b2J", served_names=("m\x1b]0;title\x07\nreplicas 9",)),
+    )
+    (view,) = FleetWatch(None).views(Readings((totals(1),), endpoints), 0.0)
+    lines = lines_of(view)
+
+    assert lines[0] == "model        m\\u001b]0;title\\u0007\\u000areplicas 9"
+    assert lines[-1].startswith("w\\u000a\\u009b2J  Ready")
+
+
 def test_a_model_that_has_gone_is_forgotten() -> None:
     watch = FleetWatch(None)
     watch.views(Readings((totals(1),), ENDPOINTS), 0.0)
@@ -150,15 +161,14 @@ class GrowingRouter(StubRouter):
         super().__init__()
         self.turns = count()
         self.endpoints = ENDPOINTS
+        self.asleep = ["chat", "quiet", "team/quiet"]
 
     def answer(self, path: str, authorization: str) -> tuple[int, bytes]:
         if authorization != "Bearer admin":
             return 403, b'{"error": {"message": "this key has no admin scope"}}'
         if path == FLEET_TOTALS_PATH:
             return 200, encode_totals(totals(next(self.turns)))
-        return 200, msgspec.json.encode(
-            {"endpoints": self.endpoints, "asleep": ["chat", "quiet", "team/quiet"]}
-        )
+        return 200, msgspec.json.encode({"endpoints": self.endpoints, "asleep": self.asleep})
 
 
 @pytest.fixture
@@ -208,6 +218,30 @@ def test_models_that_sleep_are_named_beside_those_that_serve_and_alone(
     assert line in beside.stdout
     assert json.loads(as_json.stdout)["asleep"] == ["quiet", "team/quiet"]
     assert alone.stdout == line.replace("quiet,", "chat, quiet,")
+
+
+def test_a_model_that_sleeps_is_one_printable_line(router: GrowingRouter, url: str) -> None:
+    router.endpoints = ()
+    router.asleep = ["m\x1b[2J\nready"]
+
+    assert top(url).stdout == "asleep       m\\u001b[2J\\u000aready: a request starts a replica\n"
+
+
+@pytest.mark.parametrize("path", [FLEET_TOTALS_PATH, "/internal/fleet"])
+def test_an_answer_beyond_its_bound_ends_it_with_the_bound(
+    router: GrowingRouter, url: str, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    answer = router.answer
+    padding = b" " * (17 * 1024 * 1024)
+    monkeypatch.setattr(
+        router, "answer", lambda asked, key: (200, padding) if asked == path else answer(asked, key)
+    )
+
+    shown = top(url)
+
+    bound = "4,194,304" if path == FLEET_TOTALS_PATH else "16,777,216"
+    assert shown.exit_code == ExitCode.REFUSED
+    assert f"error: {url}{path} answers more than {bound} bytes\n" in shown.stderr
 
 
 def test_a_key_without_admin_scope_is_an_error_that_names_the_variable(url: str) -> None:

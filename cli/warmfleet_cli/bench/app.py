@@ -32,7 +32,7 @@ from warmfleet_cli.bench.report import Report, log_folder
 from warmfleet_cli.bench.tables import cache_lines, engine_lines, engine_table, generation_table, prefix_table
 from warmfleet_cli.bench.workload import PrefixWorkload, ordinary_tokens
 from warmfleet_cli.errors import ExitCode
-from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json
+from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json, print_line
 from warmfleet_cli.router_client import ApiKey, Url, router_url
 from warmfleet_runtime.processors import CpuUsage
 
@@ -358,7 +358,7 @@ def load_command(
     )
     target = find_target(router_url(url), model, api_key, seed)
     console = make_console(stderr=output is OutputFormat.JSON)
-    console.print(f"{in_flight} clients ask {target.model} at {target.url} for {seconds:g} s ...")
+    print_line(console, f"{in_flight} clients ask {target.model} at {target.url} for {seconds:g} s ...")
     result = asyncio.run(run_load(target, shape))
     if output is OutputFormat.JSON:
         print_json(result.record())

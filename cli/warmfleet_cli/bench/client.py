@@ -9,11 +9,15 @@ from typing import Any, Final
 import httpx
 import msgspec
 
+from warmfleet_cli.errors import CliError
+from warmfleet_cli.router_client import IDENTITY, read_beginning, read_lines_async
 from warmfleet_contracts.cache.worker_api import REQUEST_ID_HEADER
 from warmfleet_contracts.decoding import UNDECODABLE
 
 _DATA: Final = "data: "
 _DONE: Final = "[DONE]"
+_QUOTED_BYTES: Final = 300
+"""Of a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +100,9 @@ async def ask(
             headers={REQUEST_ID_HEADER: question.request_id},
         ) as response:
             if response.status_code != httpx.codes.OK:
-                detail = (await response.aread())[:300].decode(errors="replace")
+                detail = (await read_beginning(response, _QUOTED_BYTES)).decode(errors="replace")
                 return Answer(question.request_id, error=f"status {response.status_code}: {detail}")
-            async for line in response.aiter_lines():
+            async for line in read_lines_async(response):
                 if not line.startswith(_DATA):
                     continue
                 payload = line[len(_DATA) :]
@@ -111,6 +115,8 @@ async def ask(
                 if chunk.choices and math.isnan(first_token):
                     first_token = clock() - start
                 usage = chunk.usage or usage
+    except CliError as error:
+        return Answer(question.request_id, error=str(error))
     except (httpx.HTTPError, *UNDECODABLE) as error:
         return Answer(question.request_id, error=f"{type(error).__name__}: {error}")
     if not done or usage is None:
@@ -137,6 +143,7 @@ def _shortfall(question: Question, usage: _Usage) -> str:
 def benchmark_client() -> httpx.AsyncClient:
     """A client without a connection limit, so that it queues no request itself, and without proxies."""
     return httpx.AsyncClient(
+        headers=dict(IDENTITY),
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
         timeout=httpx.Timeout(120.0, connect=5.0),
         trust_env=False,

@@ -14,7 +14,8 @@ import msgspec
 from warmfleet_cli.bench.client import Answer, Question, ask, benchmark_client
 from warmfleet_cli.bench.figures import percentile
 from warmfleet_cli.errors import CliError, ExitCode
-from warmfleet_cli.router_client import get_json, refusal, router_client, unreachable
+from warmfleet_cli.output import printable
+from warmfleet_cli.router_client import ask_router, get_json, router_client
 
 MAX_ERROR_KINDS: Final = 3
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
@@ -100,7 +101,7 @@ class LoadResult:
         ]
 
     def _error_lines(self) -> list[str]:
-        return [f"{count} x {error}" for error, count in self.errors().items()]
+        return [f"{count} x {printable(error)}" for error, count in self.errors().items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +129,8 @@ def find_target(url: str, model: str | None, api_key: str, seed: int) -> Target:
             model = str(models[0]["id"])
         draw = random.Random(seed)  # noqa: S311 - as above
         words = " ".join("".join(draw.choices(_LETTERS, k=draw.randint(2, 8))) for _ in range(1000))
-        try:
-            answer = client.post("/tokenize", json={"model": model, "prompt": words})
-        except httpx.HTTPError as error:
-            raise unreachable(url, error) from error
-        if answer.status_code != httpx.codes.OK:
-            raise refusal(answer.status_code, answer.content)
-    tokens = msgspec.json.decode(answer.content, type=_Tokenized).tokens
+        body = ask_router(client, "POST", "/tokenize", json={"model": model, "prompt": words})
+    tokens = msgspec.json.decode(body, type=_Tokenized).tokens
     return Target(url, model, api_key, sorted(set(tokens)))
 
 

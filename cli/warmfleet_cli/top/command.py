@@ -13,7 +13,7 @@ from rich.text import Text
 
 from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.local.state import FleetState, choose_fleet
-from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json
+from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json, printable
 from warmfleet_cli.router_client import ApiKey, Url, router_client, router_url
 from warmfleet_cli.top.fleet_watch import FleetWatch
 from warmfleet_cli.top.readings import read_routers
@@ -109,7 +109,8 @@ def _rounds(
 
 
 def _lines(views: Sequence[ModelView], asleep: Sequence[str]) -> list[str]:
-    sleeping = [f"asleep       {', '.join(asleep)}: a request starts a replica", ""] if asleep else []
+    names = printable(", ".join(asleep))
+    sleeping = [f"asleep       {names}: a request starts a replica", ""] if asleep else []
     if not views:
         return sleeping[:1] or ["no replica is known to the router yet"]
     blocks = [line for view in views for line in (*lines_of(view), "")]

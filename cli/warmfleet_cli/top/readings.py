@@ -3,14 +3,23 @@
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import httpx
 import msgspec
 
 from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.router_client import get_body, get_json
-from warmfleet_contracts.cache.fleet_totals import FLEET_TOTALS_PATH, FleetTotals, decode_totals
+from warmfleet_contracts.cache.fleet_totals import (
+    FLEET_TOTALS_PATH,
+    MAX_TOTALS_BYTES,
+    FleetTotals,
+    decode_totals,
+)
 from warmfleet_contracts.errors import ContractError
+
+MOST_FLEET_BYTES: Final = 16 * 1024 * 1024
+"""A router names up to 4,096 replicas, each with some 1 KiB."""
 
 
 class EndpointView(msgspec.Struct, frozen=True):
@@ -70,12 +79,13 @@ def read_routers(clients: Sequence[httpx.Client]) -> Readings:
 
 def _totals(client: httpx.Client) -> FleetTotals:
     try:
-        return decode_totals(get_body(client, FLEET_TOTALS_PATH))
+        return decode_totals(get_body(client, FLEET_TOTALS_PATH, most_bytes=MAX_TOTALS_BYTES))
     except ContractError as error:
         raise CliError(f"{client.base_url}: {error}", exit_code=ExitCode.REFUSED) from error
 
 
 def _fleet(client: httpx.Client) -> _Fleet | None:
     with contextlib.suppress(msgspec.ValidationError):
-        return msgspec.convert(get_json(client, "/internal/fleet"), _Fleet)
+        fleet: _Fleet = get_json(client, "/internal/fleet", kind=_Fleet, most_bytes=MOST_FLEET_BYTES)
+        return fleet
     return None

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from warmfleet_cli.output import table_lines
+from warmfleet_cli.output import printable, table_lines
 from warmfleet_cli.top.views import ModelView, Percentiles, ReplicaView
 from warmfleet_operator.scaling.advice import in_words
 from warmfleet_operator.scaling.decision import LimitingRule, ScalingDecision
@@ -43,7 +43,7 @@ def _summary(view: ModelView) -> list[str]:
         rows[2:2] = [("because", _reason(view.decision)), ("asked for", _asked(view.decision))]
     if view.remark:
         rows.append(("missing", view.remark))
-    return [f"{name:<12} {text}" for name, text in rows]
+    return [f"{name:<12} {printable(text)}" for name, text in rows]
 
 
 def _wanted(decision: ScalingDecision | None) -> str:

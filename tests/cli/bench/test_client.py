@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import gzip
 import socket
 
 import uvicorn
@@ -110,3 +111,30 @@ async def test_a_refused_connection_is_a_failure_and_not_a_crash():
             answer = await ask(client, url, QUESTION)
 
     assert "ConnectError" in answer.error
+
+
+async def test_a_compressed_answer_is_a_failure_and_is_not_unpacked():
+    seen = {}
+
+    async def answer(request: Request) -> Response:
+        seen["encoding"] = request.headers["accept-encoding"]
+        return Response(gzip.compress(TOKEN.encode()), headers={"content-encoding": "gzip"})
+
+    assert "answers compressed, which was not asked for" in (await ask_once(answer)).error
+    assert seen["encoding"] == "identity"
+
+
+async def test_a_line_without_end_is_a_failure():
+    answer = await ask_once(stream("data: ", *["x" * 1024 * 1024] * 2))
+
+    assert "sends a line of more than 1,048,576 bytes" in answer.error
+
+
+async def test_a_refusal_is_read_no_further_than_what_is_quoted():
+    async def answer(request: Request) -> Response:
+        return Response("é" * 1024 * 1024, status_code=503)
+
+    error = (await ask_once(answer)).error
+
+    assert error.startswith("status 503: ééé")
+    assert len(error) <= len("status 503: ") + 300

@@ -2,12 +2,14 @@
 
 import json
 
+import pytest
 from typer.testing import CliRunner
 
 from warmfleet_cli.__main__ import app
 from warmfleet_cli.bench.client import Answer
-from warmfleet_cli.bench.load import LoadResult, LoadShape
-from warmfleet_cli.errors import ExitCode
+from warmfleet_cli.bench.load import LoadResult, LoadShape, find_target
+from warmfleet_cli.errors import CliError, ExitCode
+from warmfleet_testing.router.stub_router import stub_router
 
 SHAPE = LoadShape(
     in_flight=2, seconds=1.0, prefixes=3, prefix_tokens=20, question_tokens=4, output_tokens=8, seed=1
@@ -59,3 +61,17 @@ def test_without_a_fleet_it_is_the_error_of_every_command() -> None:
 
     assert "http://127.0.0.1:1 does not answer" in result.stderr
     assert result.exit_code == ExitCode.NOT_RUNNING
+
+
+def test_errors_of_a_server_are_one_printable_line_each() -> None:
+    result = LoadResult(1.0, [answer(0, error="status 503: \x1b[2J\nready")])
+
+    assert result.lines()[-1] == "1 x status 503: \\u001b[2J\\u000aready"
+
+
+def test_the_tokens_of_a_server_are_read_to_a_bound() -> None:
+    with stub_router() as router:
+        router.endpoints = [{"padding": "x" * 5 * 1024 * 1024}]
+        url = f"http://127.0.0.1:{router.port}"
+        with pytest.raises(CliError, match="/tokenize answers more than 4,194,304 bytes"):
+            find_target(url, "m", "", seed=1)
