@@ -36,6 +36,14 @@ MAX_COUNT: Final = 2**53
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 """Of what a worker has: sums of several are numbers that every encoding takes."""
 
+MAX_REPORTED_ROUTERS: Final = 256
+"""In one load report. A release has at most 100, each with the lives that a worker still remembers."""
+MAX_ROUTER_ID_CHARS: Final = 64
+"""Workers keep no more of an id."""
+MAX_PLAIN_ANSWERS: Final = 4_096
+"""Of one router in one load report: more than a worker has in progress at a time."""
+RouterId = Annotated[str, msgspec.Meta(max_length=MAX_ROUTER_ID_CHARS)]
+
 
 class ResidentDigest(msgspec.Struct, frozen=True, array_like=True):
     """Size and exclusive-or of a set of block hashes: cheap to update, and different if the sets differ."""
@@ -98,10 +106,15 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     cached_blocks: Count = 0
     """Committed blocks that no sequence holds: evictable, free capacity."""
     step_time: StepTimeFit = msgspec.field(default_factory=StepTimeFit)
-    admitted_dispatches: dict[str, int] = msgspec.field(default_factory=dict)
+    admitted_dispatches: Annotated[dict[RouterId, int], msgspec.Meta(max_length=MAX_REPORTED_ROUTERS)] = (
+        msgspec.field(default_factory=dict)
+    )
     """Router id -> highest dispatch counter that this report already includes."""
     draining: bool = False
-    plain_answers: dict[str, list[PlainAnswer]] = msgspec.field(default_factory=dict)
+    plain_answers: Annotated[
+        dict[RouterId, Annotated[list[PlainAnswer], msgspec.Meta(max_length=MAX_PLAIN_ANSWERS)]],
+        msgspec.Meta(max_length=MAX_REPORTED_ROUTERS),
+    ] = msgspec.field(default_factory=dict)
     """Router id -> its open plain answers that have a token. Since version 2; filled in `worker/server`."""
     fixed_batched_tokens: Count | msgspec.UnsetType = msgspec.UNSET
     """Most tokens of a step, where that is a set number. Absent where the engine takes what it computes in

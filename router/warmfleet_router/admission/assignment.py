@@ -3,6 +3,8 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from warmfleet_contracts.cache.blocks import BlockHash
 from warmfleet_contracts.cache.worker_api import HIGHEST_PRIORITY
 from warmfleet_router.admission.dispatch import Dispatch, RequestUsage
@@ -262,7 +264,9 @@ class Assigner:
                 self._touched(prompt.hashes)
         tenant = request.tenant.name
         priority = max(request.priority - picked.bypasses, HIGHEST_PRIORITY)
-        lease = self._leases.lease(picked.charge).open()
+        most_tokens = min(picked.charge.most_generated_tokens, request.most_output_tokens)
+        charge = msgspec.structs.replace(picked.charge, most_generated_tokens=most_tokens)
+        lease = self._leases.lease(charge).open()
         queue.prefills.add(lease, tenant, priority)
         self._isolations.join(picked.candidate.uid)
         isolation = self._isolations.begin(lease) if is_alone else None

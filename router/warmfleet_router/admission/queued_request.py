@@ -8,8 +8,8 @@ from warmfleet_router.admission.queue_bounds import Amount
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
 from warmfleet_router.tenants import Tenant
 
-LONGEST_ANSWER_TOKENS: Final = 2**20
-"""No model's context is longer."""
+LONGEST_CONTEXT_TOKENS: Final = 2**20
+"""No model has a longer one: neither a prompt nor an answer has more tokens."""
 
 
 class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -39,7 +39,9 @@ class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def most_output_tokens(self) -> int:
         """Over all sequences; a worker that counts more is wrong."""
         limit_tokens = self.output_limit_tokens
-        return self.sequences * (LONGEST_ANSWER_TOKENS if limit_tokens is None else limit_tokens)
+        if limit_tokens is None:
+            limit_tokens = LONGEST_CONTEXT_TOKENS
+        return self.sequences * min(limit_tokens, LONGEST_CONTEXT_TOKENS)
 
     @property
     def size(self) -> Amount:

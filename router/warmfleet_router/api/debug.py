@@ -7,6 +7,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from warmfleet_contracts.cache.kv_events import LoadReport
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.access.api_keys import KeySource
 from warmfleet_router.admission.admission import Admission
@@ -21,6 +22,8 @@ from warmfleet_router.workers.encoders import Encoders
 from warmfleet_router.workers.fleet import Fleet, WorkerStatus
 
 DEFAULT_DECISIONS: Final = 100
+PER_DISPATCH: Final = ("admitted_dispatches", "plain_answers")
+"""Fields of a load report."""
 
 
 class FleetEndpoint:
@@ -119,7 +122,7 @@ class FleetEndpoint:
             "unreported_tokens": unreported.tokens,
             "unreported_seats": unreported.seats,
             "start_seconds": view.start.by_name(),
-            "load": msgspec.to_builtins(view.load),
+            "load": shown_load(view.load),
         }
 
 
@@ -165,6 +168,17 @@ class ConfigEndpoint:
         keys = self._keys
         in_force = {"count": keys.key_count, "problem": keys.problem} if keys is not None else None
         return _json({"settings": self._settings, "keys": in_force})
+
+
+def shown_load(load: LoadReport) -> dict[str, object]:
+    """A worker's load, as `/internal/fleet` has it.
+
+    What it reports per dispatch is for the router alone. It would be most of the answer, which has to stay
+    within what the operator reads of one.
+    """
+    per_dispatch: dict[str, dict[str, object]] = {name: {} for name in PER_DISPATCH}
+    shown: dict[str, object] = msgspec.to_builtins(msgspec.structs.replace(load, **per_dispatch))
+    return {name: value for name, value in shown.items() if name not in PER_DISPATCH}
 
 
 def _discovery(state: DiscoveryState) -> dict[str, object]:

@@ -30,7 +30,7 @@ class LatencyCounts:
     @property
     def histogram(self) -> LatencyHistogram:
         """So far, without the empty buckets above the last one that is not."""
-        return LatencyHistogram(without_last_zeros(self._counts))
+        return LatencyHistogram(tuple(_at_most(count) for count in without_last_zeros(self._counts)))
 
 
 class ModelCount:
@@ -71,9 +71,9 @@ class ModelCount:
     def refused(self) -> RefusedRequests:
         """So far."""
         return RefusedRequests(
-            **self._refused,
-            retries=self._refused_retries,
-            tokens=min(self._refused_tokens, MAX_COUNT),
+            **{bound: _at_most(count) for bound, count in self._refused.items()},
+            retries=_at_most(self._refused_retries),
+            tokens=_at_most(self._refused_tokens),
         )
 
     @property
@@ -81,8 +81,8 @@ class ModelCount:
         """So far."""
         depths = without_last_zeros(self._capacity_depths)
         return MissTokens(
-            **{cause: min(tokens, MAX_COUNT) for cause, tokens in self.missed_tokens.items()},
-            capacity_depths=tuple(min(tokens, MAX_COUNT) for tokens in depths),
+            **{cause: _at_most(tokens) for cause, tokens in self.missed_tokens.items()},
+            capacity_depths=tuple(_at_most(tokens) for tokens in depths),
         )
 
 
@@ -106,3 +106,8 @@ class ModelCounts:
         """Drop all others."""
         for model in self._models.keys() - set(models):
             del self._models[model]
+
+
+def _at_most(count: int) -> int:
+    """As it is reported: the operator refuses an answer with a count that is larger, for every model."""
+    return min(count, MAX_COUNT)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import structlog
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from warmfleet_contracts.cache.worker_api import (
     TOTAL_PROMPT_TOKENS_HEADER,
 )
 from warmfleet_router.admission.dispatch import Dispatch
+from warmfleet_router.admission.queued_request import LONGEST_CONTEXT_TOKENS
 from warmfleet_router.economics.misses import PromptCauses, missed_tokens
 from warmfleet_router.error_responses import header_text, header_tokens
 from warmfleet_router.metrics import AnsweredTokens, ComputedPrompt, RouterMetrics
@@ -22,11 +24,42 @@ from warmfleet_router.prewarm.hot_prefixes import HotPrefixes, PrefixOrigin
 from warmfleet_router.routing.decision_recorder import DecisionRecorder
 from warmfleet_router.routing.decisions import WorkerAnswer, difference_of
 from warmfleet_router.routing.miss_causes import MissCauses
-from warmfleet_router.routing.prediction import Predictor
+from warmfleet_router.routing.prediction import Prediction, Predictor
 from warmfleet_router.workers.fleet import Fleet
 from warmfleet_router.workers.upstream import UpstreamResponse
 
 _log = structlog.get_logger("warmfleet.router.proxy")
+
+
+class StatedTokens(NamedTuple):
+    """What a worker states in the headers of an answer; None is what it does not."""
+
+    prompt: int | None = None
+    cached: int | None = None
+
+
+def stated_tokens(prompt: str | None, cached: str | None, *, most_tokens: int) -> StatedTokens:
+    """What two headers state of prompts that have `most_tokens` at most.
+
+    A worker that found more cached than there is contradicts itself, and states nothing: its surplus would be
+    subtracted from what the other workers compute, by which the number of replicas is decided.
+    """
+    prompt_tokens, cached_tokens = header_tokens(prompt), header_tokens(cached)
+    if prompt_tokens is not None:
+        prompt_tokens = min(prompt_tokens, most_tokens)
+    if cached_tokens is not None and (prompt_tokens is None or cached_tokens > prompt_tokens):
+        return StatedTokens()
+    return StatedTokens(prompt_tokens, cached_tokens)
+
+
+def most_prompt_tokens(prediction: Prediction, *, prompts: int) -> tuple[int, int]:
+    """Tokens that the first of a request's `prompts`, and all of them, may have at the predicted worker.
+
+    Each prompt counts once, as workers count them. What the router encoded for this worker has as many as it
+    counted; a prompt of which it has only the text is no longer than a context.
+    """
+    counted = [prompt.tokens for prompt in prediction.prompts] or [LONGEST_CONTEXT_TOKENS] * prompts
+    return counted[0], sum(counted)
 
 
 class CacheComparison:
@@ -63,13 +96,18 @@ class CacheComparison:
         """Record what the worker found beside what was predicted; returns what it computes."""
         headers = response.headers
         choice = recorder.attempt.choice
-        cached_tokens = header_tokens(headers.get(CACHED_TOKENS_HEADER))
+        first_tokens, all_tokens = most_prompt_tokens(
+            dispatch.picked.prediction, prompts=dispatch.request.prompts.count
+        )
+        prompt_tokens, cached_tokens = stated_tokens(
+            headers.get(PROMPT_TOKENS_HEADER), headers.get(CACHED_TOKENS_HEADER), most_tokens=first_tokens
+        )
         last_block = headers.get(LAST_BLOCK_HEADER)
         has_both = last_block is not None and choice.last_block is not None
         answer = WorkerAnswer(
             status=response.status,
             headers_after_ms=recorder.age_ms(),
-            prompt_tokens=header_tokens(headers.get(PROMPT_TOKENS_HEADER)),
+            prompt_tokens=prompt_tokens,
             cached_tokens=cached_tokens,
             last_block_matches=last_block == choice.last_block if has_both else None,
             difference=difference_of(
@@ -82,12 +120,15 @@ class CacheComparison:
             return ComputedPrompt()
         if len(causes) == 1:
             self._used(dispatch, causes[0])
-        total = header_tokens(headers.get(TOTAL_PROMPT_TOKENS_HEADER))
-        total_cached = header_tokens(headers.get(TOTAL_CACHED_TOKENS_HEADER))
+        total, total_cached = stated_tokens(
+            headers.get(TOTAL_PROMPT_TOKENS_HEADER),
+            headers.get(TOTAL_CACHED_TOKENS_HEADER),
+            most_tokens=all_tokens,
+        )
         if total is None or total_cached is None:
             # A stream, or a worker of the release before: the first prompt is what is known.
             predicted, causes = choice.predicted_cached_tokens, causes[:1]
-            tokens = AnsweredTokens(answer.prompt_tokens or 0, cached_tokens)
+            tokens = AnsweredTokens(prompt_tokens or 0, cached_tokens)
         else:
             predicted = dispatch.picked.prediction.cached_tokens
             tokens = AnsweredTokens(total, total_cached)

@@ -14,7 +14,7 @@ from typing import Final, Self, cast
 import msgspec
 
 from warmfleet_contracts.cache.blocks import BlockHash
-from warmfleet_contracts.cache.kv_events import Frame, PlainAnswer
+from warmfleet_contracts.cache.kv_events import MAX_COUNT, Frame, PlainAnswer
 from warmfleet_router.routing.known_loads import KnownLoads
 from warmfleet_router.routing.open_dispatches import OpenDispatches
 from warmfleet_router.routing.pending_blocks import PendingBlocks
@@ -31,6 +31,8 @@ class Charge(msgspec.Struct, frozen=True):
     uncached_tokens: int
     blocks: int
     sequences: int = 1
+    most_generated_tokens: int = MAX_COUNT
+    """Over all sequences: what its worker reports beyond that is wrong."""
     new_hashes: Sequence[BlockHash] = ()
     """Blocks that the dispatch will compute there, in prompt order."""
     first_hashes: Sequence[BlockHash] = ()
@@ -141,7 +143,8 @@ class Lease(AbstractAsyncContextManager["Lease"]):
         # The worker's clock runs no longer than the lease: what exceeds it is no time.
         admitted_after = min(open_seconds, max(0.0, answer.admitted_after_seconds))
         self.first_token_after_seconds = min(open_seconds, max(0.0, answer.first_token_after_seconds))
-        self.generated_tokens = max(self.generated_tokens, answer.generated_tokens)
+        generated_tokens = min(answer.generated_tokens, self.charge.most_generated_tokens)
+        self.generated_tokens = max(self.generated_tokens, generated_tokens)
         self._seated_at = self._opened_at + admitted_after
         self.first_byte()
 

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from warmfleet_contracts.cache.kv_events import MAX_COUNT
 from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.routing.cost import CostTerms, Work, WorkerLoad
 from warmfleet_router.routing.fleet_snapshot import FleetSnapshot, KeptFleet
@@ -77,6 +78,7 @@ class RankedWorkers(msgspec.Struct, frozen=True):
     def pick(self, candidate: Candidate, reason: str = "", *, bypasses: bool = False) -> PickedWorker:
         """Pick `candidate`; `reason` is given where it is not the ranking's first."""
         worker, prediction = self.workers[candidate.uid], self.predictions[candidate.uid]
+        context_tokens = worker.hello.max_model_length_tokens if worker.hello is not None else MAX_COUNT
         return PickedWorker(
             endpoint=worker.endpoint,
             epoch=worker.epoch,
@@ -89,6 +91,7 @@ class RankedWorkers(msgspec.Struct, frozen=True):
                 uncached_tokens=candidate.uncached_tokens,
                 blocks=prediction.needed_blocks,
                 sequences=self.sequences,
+                most_generated_tokens=self.sequences * context_tokens,
                 new_hashes=prediction.new_hashes,
                 first_hashes=prediction.new_first_hashes,
             ),

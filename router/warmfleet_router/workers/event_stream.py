@@ -29,6 +29,7 @@ from warmfleet_contracts.cache.blocks import HASH_BYTES
 from warmfleet_contracts.cache.kv_events import (
     BUSY_SILENCE_SECONDS,
     IDLE_SILENCE_SECONDS,
+    MAX_COUNT,
     Frame,
     Hello,
     LoadReport,
@@ -43,7 +44,10 @@ from warmfleet_router.errors import HelloRefusedError
 from warmfleet_router.workers.prefix_index import IndexFullError, PrefixIndex, Suspicion
 
 MAX_SERVED_NAMES: Final = 64
+MAX_NAME_CHARS: Final = 256
+"""Requests can ask for no longer one. A worker that no deployment names has that of its model's folder."""
 MAX_DIGEST_CHARS: Final = 128
+MAX_EPOCH_CHARS: Final = 128
 NO_LOAD: Final = LoadReport()
 
 _log = structlog.get_logger()
@@ -379,11 +383,13 @@ def verify_hello(hello: Hello, endpoint: Endpoint, nonce: bytes) -> None:
             raise HelloRefusedError(f"the process at endpoint {endpoint.uid!r} does not hold its token")
     sane = (
         len(hello.identity) == HASH_BYTES
-        and hello.epoch
-        and hello.block_size_tokens > 0
-        and hello.window_tokens >= 0
-        and hello.max_model_length_tokens > 0
+        and 0 < len(hello.epoch) <= MAX_EPOCH_CHARS
+        and 0 < hello.block_size_tokens <= MAX_COUNT
+        and 0 <= hello.window_tokens <= MAX_COUNT
+        and 0 < hello.max_model_length_tokens <= MAX_COUNT
         and len(hello.served_names) <= MAX_SERVED_NAMES
+        and all(0 < len(name) <= MAX_NAME_CHARS for name in hello.served_names)
+        and len(hello.tokenizer_digest) <= MAX_DIGEST_CHARS
         and len(hello.model_digest or "") <= MAX_DIGEST_CHARS
     )
     if not sane:

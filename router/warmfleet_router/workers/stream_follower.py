@@ -18,6 +18,8 @@ from warmfleet_router.errors import StreamUnavailableError
 from warmfleet_router.workers.event_stream import StreamTiming, WorkerStream
 
 NONCE_BYTES: Final = 16
+MAX_REASON_CHARS: Final = 256
+"""Of why a stream was lost: what a worker sent may be quoted in it, and is shown wherever the worker is."""
 
 _log = structlog.get_logger()
 
@@ -58,12 +60,10 @@ async def follow(
     while True:
         opened_at = clock()
         end = await _read_once(stream, source, clock, versions)
-        now = clock()
-        if end.reason != stream.closed_reason:
-            _log.info(
-                "event stream lost", uid=stream.endpoint.uid, name=stream.endpoint.name, reason=end.reason
-            )
-        stream.lost(end.reason, now, is_silent=end.is_silent, is_down=end.is_down)
+        now, reason = clock(), end.reason[:MAX_REASON_CHARS]
+        if reason != stream.closed_reason:
+            _log.info("event stream lost", uid=stream.endpoint.uid, name=stream.endpoint.name, reason=reason)
+        stream.lost(reason, now, is_silent=end.is_silent, is_down=end.is_down)
         if now - opened_at >= timing.settled_seconds:
             backoff_seconds = timing.first_backoff_seconds
         await asyncio.sleep(backoff_seconds * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret

@@ -19,6 +19,9 @@ from warmfleet_contracts.cache.contract_versions import (
 )
 from warmfleet_contracts.cache.kv_events import (
     MAX_FRAME_BYTES,
+    MAX_PLAIN_ANSWERS,
+    MAX_REPORTED_ROUTERS,
+    MAX_ROUTER_ID_CHARS,
     Frame,
     Hello,
     LoadReport,
@@ -213,6 +216,37 @@ def test_a_frame_with_an_unknown_version_or_a_wrong_field_is_refused(changes):
 
     with pytest.raises(ContractError):
         decode_message(msgspec.msgpack.encode({**fields, **changes}))
+
+
+MOST_REPORTED = {
+    "admitted_dispatches": {f"{number:0{MAX_ROUTER_ID_CHARS}}": 1 for number in range(MAX_REPORTED_ROUTERS)},
+    "plain_answers": {"r" * MAX_ROUTER_ID_CHARS: [PlainAnswer(1, 0.0, 0.0, 1)] * MAX_PLAIN_ANSWERS},
+}
+
+
+@pytest.mark.parametrize("name", MOST_REPORTED)
+def test_a_report_may_name_as_many_routers_and_answers_as_a_fleet_can_have(name):
+    frame = Frame(epoch="e", seq=0, load=LoadReport(**{name: MOST_REPORTED[name]}))
+
+    assert decode_message(encode_message(frame)[4:]).load == frame.load
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("admitted_dispatches", {str(number): 1 for number in range(MAX_REPORTED_ROUTERS + 1)}),
+        ("admitted_dispatches", {"r" * (MAX_ROUTER_ID_CHARS + 1): 1}),
+        ("plain_answers", {str(number): [] for number in range(MAX_REPORTED_ROUTERS + 1)}),
+        ("plain_answers", {"r" * (MAX_ROUTER_ID_CHARS + 1): []}),
+        ("plain_answers", {"r": [PlainAnswer(1, 0.0, 0.0, 1)] * (MAX_PLAIN_ANSWERS + 1)}),
+    ],
+    ids=["routers", "id", "routers with answers", "id with answers", "answers"],
+)
+def test_a_report_of_more_routers_or_answers_than_a_fleet_can_have_is_malformed(name, value):
+    frame = Frame(epoch="e", seq=0, load=LoadReport(**{name: value}))
+
+    with pytest.raises(ContractError, match=f"malformed event frame: .* length <= .*{name}"):
+        decode_message(encode_message(frame)[4:])
 
 
 @settings(max_examples=60)

@@ -201,6 +201,31 @@ def test_any_report_of_a_worker_makes_an_answer_that_the_operator_takes(
     assert decode_totals(encode_totals(totals)) == totals
 
 
+def test_counts_beyond_the_largest_that_the_operator_takes_are_reported_as_that() -> None:
+    count, honest = ModelCount(), busy_model()
+    count.answered(2**54, 2**54, MissTokens(compulsory=MAX_COUNT))
+    for latencies in (count.first_token, count.inter_token, count.mean_inter_token):
+        for _ in range(2):
+            latencies.add(5.0, MAX_COUNT)
+    for bound in get_args(QueueBound):
+        count.refused_by(bound, MAX_COUNT, is_retry=False)
+        count.refused_by(bound, MAX_COUNT, is_retry=False)
+
+    totals = FleetTotals(router="life", models=model_totals({}, {"m": count, "honest": honest}))
+
+    assert decode_totals(encode_totals(totals)) == totals
+    assert max(totals.models["m"].inter_token.counts) == MAX_COUNT
+
+
+def test_more_refusals_than_the_operator_takes_are_reported_as_that() -> None:
+    count = ModelCount()
+    count._refused["wait"] = count._refused_retries = MAX_COUNT
+    count.refused_by("wait", 1, is_retry=False)
+    count.refused_by("wait", 1, is_retry=True)
+
+    assert (count.refused.wait, count.refused.retries) == (MAX_COUNT, MAX_COUNT)
+
+
 def test_of_a_worker_that_has_not_reported_only_its_name_is_known() -> None:
     (replica,) = replica_totals([status(1, LoadReport(), age_seconds=float("inf"))], nothing_unique)
 
@@ -266,8 +291,8 @@ async def test_time_between_tokens_is_that_of_the_worker(tmp_path: Path) -> None
     stub.plain_token_seconds = 0.02
     with running_stub(stub):
         async with running_router([stub], tmp_path) as router:
-            await router.ask("one", stream=True)
-            await router.ask("two")
+            await router.ask("one", stream=True, max_tokens=20)
+            await router.ask("two", max_tokens=20)
             totals = await totals_of(router)
 
     model = totals.models["stub"]

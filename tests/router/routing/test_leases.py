@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from warmfleet_contracts.cache.kv_events import Frame, LoadReport, PlainAnswer
+from warmfleet_contracts.cache.kv_events import MAX_COUNT, Frame, LoadReport, PlainAnswer
 from warmfleet_router.routing.cost import PRIOR_SEAT_SECONDS
 from warmfleet_router.routing.leases import Charge, Lease, Leases
 
@@ -99,6 +99,17 @@ def test_times_outside_of_the_lease_are_not_believed(
     assert 0.0 <= lease.first_token_after_seconds <= 4.0
     assert 0.0 <= leases.seat_times.seconds("w0") <= 4.0
     assert lease.generated_tokens == 0
+
+
+def test_a_worker_reports_no_more_tokens_than_the_answer_may_have(leases: Leases) -> None:
+    lease = leases.lease(Charge("w0", uncached_tokens=50, blocks=4, most_generated_tokens=40)).open()
+
+    reported = []
+    for tokens in (39, 40, 41, MAX_COUNT):
+        report(leases, PlainAnswer(lease.dispatch, 0.5, 2.0, tokens))
+        reported.append(lease.generated_tokens)
+
+    assert reported == [39, 40, 40, 40]
 
 
 def test_a_whole_answer_without_a_report_teaches_no_seat_time(

@@ -7,14 +7,24 @@ import msgspec
 import pytest
 
 from warmfleet_contracts.cache.contract_versions import CONTRACT_VERSION
-from warmfleet_contracts.cache.kv_events import LoadReport, ResidentDigest, encode_message, hello_proof
+from warmfleet_contracts.cache.kv_events import (
+    MAX_COUNT,
+    MAX_REPORTED_ROUTERS,
+    Frame,
+    LoadReport,
+    ResidentDigest,
+    encode_message,
+    hello_proof,
+)
 from warmfleet_contracts.errors import ContractError
+from warmfleet_contracts.framing import frame
 from warmfleet_router.discovery.base import Discovered, Endpoint
 from warmfleet_router.discovery.static import StaticDiscovery
 from warmfleet_router.errors import HelloRefusedError, StreamUnavailableError
 from warmfleet_router.workers.event_stream import ResyncNeededError, StreamTiming, WorkerStream, verify_hello
 from warmfleet_router.workers.fleet import Fleet
 from warmfleet_router.workers.prefix_index import PrefixIndex
+from warmfleet_router.workers.stream_follower import MAX_REASON_CHARS
 from warmfleet_testing.cache.prefix_matches import matches
 from warmfleet_testing.engine.modelled_worker import IDENTITY, ModelledWorker, hash_of
 
@@ -62,8 +72,16 @@ def is_load_only(stream, now):
         {"epoch": ""},
         {"block_size_tokens": 0},
         {"served_names": ["name"] * 65},
+        {"served_names": [""]},
+        {"served_names": ["m", "n" * 257]},
+        {"block_size_tokens": MAX_COUNT + 1},
+        {"window_tokens": MAX_COUNT + 1},
+        {"max_model_length_tokens": MAX_COUNT + 1},
+        {"epoch": "e" * 129},
+        {"tokenizer_digest": "0" * 129},
+        {"model_digest": "0" * 129},
     ],
-    ids="-".join,
+    ids=lambda changes: f"{next(iter(changes))}-{str(next(iter(changes.values())))[:24]}",
 )
 def test_an_impostor_gets_no_prompt(changes):
     worker = ModelledWorker("worker-0", token=TOKEN)
@@ -83,6 +101,17 @@ def test_a_token_shows_that_the_worker_is_the_right_one():
     worker = ModelledWorker("worker-0", token=TOKEN)
 
     verify_hello(worker.hello(NONCE), endpoint_of(worker), NONCE)
+
+
+def test_a_hello_may_have_the_largest_counts_and_the_longest_texts():
+    worker = ModelledWorker("worker-0", token=TOKEN)
+    largest = {
+        **dict.fromkeys(("block_size_tokens", "window_tokens", "max_model_length_tokens"), MAX_COUNT),
+        **dict.fromkeys(("epoch", "tokenizer_digest", "model_digest"), "0" * 128),
+        "served_names": ["A model's folder: any name \N{LATIN SMALL LETTER U WITH DIAERESIS}", "n" * 256],
+    }
+
+    verify_hello(worker.hello(NONCE, **largest), endpoint_of(worker), NONCE)
 
 
 def test_frames_before_the_hello_are_refused():
@@ -446,3 +475,39 @@ async def test_garbage_on_the_stream_costs_a_reconnect_and_nothing_else():
 
     assert "malformed" in refused.unready_reason
     assert not refused.ready
+
+
+async def test_a_report_of_more_routers_than_there_can_be_costs_a_reconnect_and_nothing_else():
+    worker = ModelledWorker("worker-0")
+    source = InMemorySource(worker)
+    fleet = Fleet(StaticDiscovery([endpoint_of(worker)]), source, timing=FAST)
+    routers = {f"router-{number}": 1 for number in range(MAX_REPORTED_ROUTERS + 1)}
+
+    await fleet.start()
+    await until(lambda: fleet.worker(worker.uid) and fleet.worker(worker.uid).ready, "readiness")
+    opened = fleet.worker(worker.uid).counts.opened
+    source.send(
+        worker.uid, Frame(epoch=worker.epoch, seq=worker.seq, load=LoadReport(admitted_dispatches=routers))
+    )
+    await until(lambda: fleet.worker(worker.uid).counts.opened > opened, "another attempt")
+    await until(lambda: fleet.worker(worker.uid).ready, "recovery")
+    reported = fleet.worker(worker.uid).load
+    await fleet.stop()
+
+    assert reported == worker.load
+
+
+async def test_a_worker_that_quotes_much_in_a_wrong_message_gives_a_reason_that_is_short():
+    worker = ModelledWorker("worker-0")
+    source = InMemorySource(worker)
+    wrong = msgspec.msgpack.encode({"type": "\0" * 1_000_000})
+    source.cut = lambda _data: iter([frame(wrong, max_bytes=len(wrong))])
+    fleet = Fleet(StaticDiscovery([endpoint_of(worker)]), source, timing=FAST)
+
+    await fleet.start()
+    await until(lambda: fleet.worker(worker.uid) and fleet.worker(worker.uid).counts.failed >= 3, "refusals")
+    refused = fleet.worker(worker.uid)
+    await fleet.stop()
+
+    assert "malformed" in refused.unready_reason
+    assert len(refused.unready_reason) <= MAX_REASON_CHARS
