@@ -8,12 +8,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from warmfleet_contracts.cache.blocks import CacheIdentity, block_hashes, block_root
+from warmfleet_contracts.cache.kv_events import MAX_REPORTED_ROUTERS
 from warmfleet_testing.engine.add_messages import add_sequence
 from warmfleet_testing.engine.fake_runner import (
     EngineDriver,
     naive_output,
 )
-from warmfleet_worker.engine.admitted_dispatches import MAX_ROUTERS
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 
 PROMPT = [(7 * index) % 500 for index in range(45)]
@@ -346,11 +346,11 @@ def test_the_highest_dispatch_of_each_router_is_reported_for_a_bounded_number_of
     driver.engine.add(message(11, [1, 2]))
     assert driver.engine.report().load.admitted_dispatches == {"a": 5, "b": 1}
 
-    for number in range(MAX_ROUTERS - 1):
+    for number in range(MAX_REPORTED_ROUTERS - 1):
         driver.engine.add(message(100 + number, [1, 2], router_id=f"r{number}", dispatch=1))
 
     known = driver.engine.report().load.admitted_dispatches
-    assert len(known) == MAX_ROUTERS
+    assert len(known) == MAX_REPORTED_ROUTERS
     assert "a" not in known
     assert "b" in known
 

@@ -1,16 +1,14 @@
 """The newest dispatch of each router that has arrived at an engine."""
 
 from collections import OrderedDict
-from typing import Final
 
-from warmfleet_worker.engine.validation import MAX_ROUTER_ID_CHARS
-
-MAX_ROUTERS: Final = 64
-"""Routers whose dispatch counters are kept; the least recently used one is dropped first."""
+from warmfleet_contracts.cache.kv_events import MAX_REPORTED_ROUTERS, MAX_ROUTER_ID_CHARS
 
 
 class AdmittedDispatches:
     """The highest dispatch of each router, as a load report has them.
+
+    Of more than `MAX_REPORTED_ROUTERS` the one that has sent nothing for longest is dropped.
 
     admitted.count("router-0", 7)
     LoadReport(admitted_dispatches=admitted.by_router())
@@ -25,7 +23,7 @@ class AdmittedDispatches:
             return
         self._highest[router_id] = max(self._highest.get(router_id, 0), dispatch)
         self._highest.move_to_end(router_id)
-        if len(self._highest) > MAX_ROUTERS:
+        if len(self._highest) > MAX_REPORTED_ROUTERS:
             self._highest.popitem(last=False)
 
     def by_router(self) -> dict[str, int]:

@@ -14,7 +14,6 @@ from warmfleet_worker.engine.messages import AddSequences
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.kv_cache.block_table import blocks_for
 
-MAX_ROUTER_ID_CHARS: Final = 64
 MAX_STOP_TOKEN_IDS: Final = 1024
 MAX_LOGIT_BIASES: Final = 1024
 _MAX_COUNT: Final = 2**31

@@ -11,6 +11,7 @@ import msgspec
 from starlette.datastructures import Headers
 
 from warmfleet_contracts.cache.blocks import tenant_salt
+from warmfleet_contracts.cache.kv_events import MAX_ROUTER_ID_CHARS
 from warmfleet_contracts.cache.worker_api import (
     DISPATCH_HEADER,
     HIGHEST_PRIORITY,
@@ -35,7 +36,6 @@ from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_contracts.prompts.segment_memory import SaltedSegments, SegmentMemory
 from warmfleet_worker.engine.messages import EngineReady
 from warmfleet_worker.engine.sampling_params import SamplingParameters
-from warmfleet_worker.engine.validation import MAX_ROUTER_ID_CHARS
 from warmfleet_worker.server.answer_tokens import EchoedPrompt, text_offsets
 from warmfleet_worker.server.engine_client import SequenceRequest
 
