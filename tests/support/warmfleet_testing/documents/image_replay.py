@@ -201,6 +201,8 @@ class ImageReplay:
         roots = (BASE_PYTHON, *self._readable)
         folders = {folder for root in roots for folder in (root, *root.parents)} - {Path("/")}
         self._in(layers, f"chmod a+rx {shlex.join(map(str, sorted(folders)))}", "/")
+        # As the base image has it; Debian's own Python has the versioned names alone.
+        self._in(layers, f"command -v python >/dev/null || ln -s python3 {BASE_PYTHON}/python", "/")
 
     def _folder(self, name: str) -> Path:
         path = self._scratch / name
