@@ -109,6 +109,8 @@ class StubWorker:
         self.held = 0
         """Of the running ones, those whose head is held back."""
         self.peak_running = 0
+        """Of those whose last byte is not on the way: a worker has a free seat before that."""
+        self._seated: set[int] = set()
         self.queued_tokens = 0
         self.admitted: dict[str, int] = {}
         self.open_prewarms = 0
@@ -236,7 +238,8 @@ class StubWorker:
         self.arrived.set()
         self.running += 1
         self.held += is_held
-        self.peak_running = max(self.peak_running, self.running)
+        self._seated.add(id(request))
+        self.peak_running = max(self.peak_running, len(self._seated))
         try:
             return await self._answer(request, body, is_held=is_held)
         except (asyncio.CancelledError, ConnectionError):
@@ -245,6 +248,7 @@ class StubWorker:
         finally:
             self.running -= 1
             self.held -= is_held
+            self._seated.discard(id(request))
             self.publish()
 
     async def _answer(self, request: web.Request, body: bytes, *, is_held: bool) -> web.StreamResponse:
@@ -307,6 +311,7 @@ class StubWorker:
                 await response.write(answer[:5])
                 _close(request)
                 return response
+            self._seated.discard(id(request))
             await response.write(answer)
             return response
         response = web.StreamResponse(headers={**headers, "content-type": "text/event-stream"})
@@ -346,6 +351,7 @@ class StubWorker:
             await response.write(b'data: {"text": "%d", "worker": "%s"}\n\n' % (number, self.uid.encode()))
             self.written_events += 1
             await asyncio.sleep(self.event_seconds)
+        self._seated.discard(id(request))
         await response.write(b"data: [DONE]\n\n")
         return response
 
