@@ -6,6 +6,6 @@ Benchmarks, which need `benchmarks` on PYTHONPATH:
 - `vllm_shares`: of vLLM on a CPU.
 
 Both compare a fleet with an engine without its server, in `turns`: `engine_without_server` starts
-`engine_alone` or `vllm_alone`, with the fleet's settings (`setups`). Both answer `random_prompts`, the fleet
-as `streamed_prompts`.
+`engine_alone` or `vllm_alone`, with the fleet's settings (`setups`); `options` are those of both. Both sides
+answer `random_prompts`, the fleet as `streamed_prompts`.
 """

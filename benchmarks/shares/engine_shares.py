@@ -7,7 +7,6 @@ of 151,936; a cached prompt against a new one through the router.
     make model, then: PYTHONPATH=benchmarks python benchmarks/shares/engine_shares.py
 """
 
-import argparse
 import random
 import statistics
 import sys
@@ -21,13 +20,12 @@ from harness.local_fleet import LocalFleet
 from harness.report import Report, machine_line
 
 from shares.engine_without_server import EngineWithoutServer
+from shares.options import read_options
 from shares.random_prompts import random_prompts
 from shares.setups import MODEL, SEATS, WARMFLEET
 from shares.turns import Rates, turns
 from warmfleet_cli.bench.engine.random_model import SHAPES, write_random_model
 from warmfleet_cli.bench.figures import Target
-from warmfleet_runtime.home import warmfleet_home
-from warmfleet_worker.model_store.catalog import catalog_model_path
 
 LARGE: Final = "qwen3-0.6b"
 OUTPUT_TOKENS: Final = 192
@@ -122,14 +120,7 @@ def measure(model_path: Path, large: Path, fleet: LocalFleet, rounds: int) -> Me
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--port", type=int, default=18090, help="of the router; the worker has the next one")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output-dir", type=Path, default=Path("bench-results/engine-shares"))
-    options = parser.parse_args()
-    model_path = catalog_model_path(MODEL, warmfleet_home())
-    if model_path is None:
-        parser.error(f"`warmfleet model pull {MODEL}` fetches the model first")
+    options, model_path = read_options(__doc__, "Warmfleet", rounds=5, folder="engine-shares")
     report = Report.begin(options, machine_line())
     with tempfile.TemporaryDirectory() as folder:
         large = Path(folder) / LARGE

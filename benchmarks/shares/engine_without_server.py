@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from warmfleet_worker.engine_program import engine_program
+from warmfleet_worker.engine_start import SLEEPING_THREADS
 from warmfleet_worker.settings import EngineType
 
 END_SECONDS: Final = 60
@@ -46,7 +47,7 @@ class EngineWithoutServer:
             stdout=subprocess.PIPE,
             text=True,
             cwd=Path(__file__).parents[1],
-            env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ},  # as a worker's engine has it
+            env={**SLEEPING_THREADS, **os.environ},
         ) as process:
             assert process.stdin is not None
             assert process.stdout is not None

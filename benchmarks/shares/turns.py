@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 from harness.local_fleet import LocalFleet
@@ -17,17 +18,19 @@ PROMPT_TOKENS: Final = 64
 LEAST_PERCENT: Final = 90.0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Rates:
     """One entry per round."""
 
-    alone_tokens_per_second: list[float] = field(default_factory=list)
-    routed_tokens_per_second: list[float] = field(default_factory=list)
+    alone_tokens_per_second: list[float]
+    routed_tokens_per_second: list[float]
 
     def text(self) -> str:
         pairs = zip(self.alone_tokens_per_second, self.routed_tokens_per_second, strict=True)
         rounds = ", ".join(f"{alone:.0f}/{routed:.0f}" for alone, routed in pairs)
-        return f"tokens/s of {SEATS} streams, alone / through the router: {rounds}"
+        routed, alone = median(self.routed_tokens_per_second), median(self.alone_tokens_per_second)
+        ratio = f"median to median {routed / alone:.1%}"
+        return f"tokens/s of {SEATS} streams, alone / through the router: {rounds}; {ratio}"
 
     def target(self) -> Target:
         # Rounds alternate, and the best of each counts: other processes disturb single ones.
@@ -41,13 +44,14 @@ def turns(
     draw: random.Random, alone: EngineWithoutServer, fleet: LocalFleet, *, output_tokens: int, rounds: int
 ) -> tuple[Rates, list[dict[str, float]]]:
     """The rates, and what the engine alone answered in each round. A round before them warms both up."""
-    rates, answers = Rates(), []
+    answers, routed_seconds = [], []
     for counts in (False, *[True] * rounds):
         answered = alone.answer(random_prompts(draw, SEATS, PROMPT_TOKENS), output_tokens)
         routed = random_prompts(draw, SEATS, PROMPT_TOKENS)
         seconds = asyncio.run(streamed(fleet.url, MODEL, routed, output_tokens))
         if counts:
-            rates.alone_tokens_per_second.append(SEATS * output_tokens / answered["wall"])
-            rates.routed_tokens_per_second.append(SEATS * output_tokens / seconds)
             answers.append(answered)
+            routed_seconds.append(seconds)
+    tokens = SEATS * output_tokens
+    rates = Rates([tokens / one["wall"] for one in answers], [tokens / one for one in routed_seconds])
     return rates, answers

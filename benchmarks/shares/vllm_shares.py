@@ -7,40 +7,24 @@ engine lacks.
     make model vllm, then: PYTHONPATH=benchmarks python benchmarks/shares/vllm_shares.py
 """
 
-import argparse
 import random
-import statistics
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Final
 
 from harness.local_fleet import LocalFleet
 from harness.report import Report, machine_line
 
 from shares.engine_without_server import EngineWithoutServer
-from shares.setups import MODEL, VLLM
+from shares.options import read_options
+from shares.setups import VLLM
 from shares.turns import turns
-from warmfleet_runtime.home import warmfleet_home
-from warmfleet_worker.engine_program import EngineMissingError, engine_program
-from warmfleet_worker.model_store.catalog import catalog_model_path
 
 OUTPUT_TOKENS: Final = 96
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--port", type=int, default=18090, help="of the router; the worker has the next one")
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--output-dir", type=Path, default=Path("bench-results/vllm-shares"))
-    options = parser.parse_args()
-    model_path = catalog_model_path(MODEL, warmfleet_home())
-    if model_path is None:
-        parser.error(f"`warmfleet model pull {MODEL}` fetches the model first")
-    try:
-        engine_program("VLLM")
-    except EngineMissingError as error:
-        parser.error(str(error))
+    options, model_path = read_options(__doc__, "VLLM", rounds=6, folder="vllm-shares")
     report = Report.begin(options, machine_line())
     with (
         LocalFleet.serving(VLLM.manifest(model_path), options.port) as fleet,
@@ -48,10 +32,7 @@ def main() -> int:
     ):
         rates, _ = turns(random.Random(3), alone, fleet, output_tokens=OUTPUT_TOKENS, rounds=options.rounds)
         engine = alone.engine
-    medians = [
-        statistics.median(side) for side in (rates.routed_tokens_per_second, rates.alone_tokens_per_second)
-    ]
-    text = f"engine: {engine}\n{rates.text()}; median to median {medians[0] / medians[1]:.1%}"
+    text = f"engine: {engine}\n{rates.text()}"
     return report.end(text, [rates.target()], engine=engine, rates=asdict(rates))
 
 

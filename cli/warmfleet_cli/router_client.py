@@ -1,12 +1,11 @@
 """HTTP requests of the commands to a router: its URL, the client, and errors as `CliError`.
 
-Bodies are read to a bound: the server is the one that the user names, and need not be a router. Every request
-asks for `IDENTITY`, and an answer that is compressed nevertheless is refused: unpacked it may be a thousand
-times as long as what was received.
+Bodies are read to a bound: the server is the one that the user names, and need not be a router.
 """
 
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
 import httpx
@@ -17,6 +16,7 @@ from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.local.state import choose_fleet
 from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.names import API_KEY_VARIABLE, LOCAL_HOST, ROUTER_PORT
+from warmfleet_runtime.answers import IDENTITY, AnswerError, Content, LineSplitter, refuse_compressed
 from warmfleet_runtime.home import warmfleet_home
 
 Url = Annotated[
@@ -33,13 +33,10 @@ MOST_ERROR_BYTES: Final = 64 * 1024
 """Of an answer that is no success."""
 MOST_LINE_BYTES: Final = 1024 * 1024
 """Of a stream: an event with its log probabilities has some kilobytes."""
-IDENTITY: Final[Mapping[str, str]] = {"accept-encoding": "identity"}
-"""Headers of every request."""
 
 _CONNECT_SECONDS: Final = 5.0
 _READ_SECONDS: Final = 600.0
 _MAX_ERROR_CHARS: Final = 2000
-_LINE_END: Final = re.compile(rb"[\r\n]")
 
 
 def router_url(url: str | None) -> str:
@@ -144,10 +141,11 @@ def read_body(response: httpx.Response, most_bytes: int) -> bytes:
         CliError: it is longer, or compressed.
         httpx.HTTPError: the connection ends early.
     """
-    refuse_compressed(response)
-    content = Content(str(response.url), most_bytes)
-    for piece in response.iter_bytes():
-        content.add(piece)
+    with _refusals_of(response):
+        refuse_compressed(response.headers)
+        content = Content(most_bytes)
+        for piece in response.iter_bytes():
+            content.add(piece)
     return content.whole()
 
 
@@ -158,20 +156,22 @@ def read_lines(response: httpx.Response) -> Iterator[str]:
         CliError: a line is longer than `MOST_LINE_BYTES`, or the response is compressed.
         httpx.HTTPError: the connection ends early.
     """
-    refuse_compressed(response)
-    splitter = LineSplitter(str(response.url), MOST_LINE_BYTES)
-    for piece in response.iter_bytes():
-        yield from map(_text, splitter.lines(piece))
+    with _refusals_of(response):
+        refuse_compressed(response.headers)
+        splitter = LineSplitter(MOST_LINE_BYTES)
+        for piece in response.iter_bytes():
+            yield from map(_text, splitter.lines(piece))
     yield _text(splitter.rest())
 
 
 async def read_lines_async(response: httpx.Response) -> AsyncIterator[str]:
     """As `read_lines`."""
-    refuse_compressed(response)
-    splitter = LineSplitter(str(response.url), MOST_LINE_BYTES)
-    async for piece in response.aiter_bytes():
-        for line in splitter.lines(piece):
-            yield _text(line)
+    with _refusals_of(response):
+        refuse_compressed(response.headers)
+        splitter = LineSplitter(MOST_LINE_BYTES)
+        async for piece in response.aiter_bytes():
+            for line in splitter.lines(piece):
+                yield _text(line)
     yield _text(splitter.rest())
 
 
@@ -182,7 +182,8 @@ async def read_beginning(response: httpx.Response, most_bytes: int) -> bytes:
         CliError: it is compressed.
         httpx.HTTPError: the connection ends early.
     """
-    refuse_compressed(response)
+    with _refusals_of(response):
+        refuse_compressed(response.headers)
     content = bytearray()
     async for piece in response.aiter_bytes():
         content += piece
@@ -191,75 +192,12 @@ async def read_beginning(response: httpx.Response, most_bytes: int) -> bytes:
     return bytes(content[:most_bytes])
 
 
-def refuse_compressed(response: httpx.Response) -> None:
-    """Raise a CliError that names the URL, if the body has an encoding."""
-    if "content-encoding" in response.headers:
-        raise CliError(
-            f"{response.url} answers compressed, which was not asked for", exit_code=ExitCode.REFUSED
-        )
-
-
-class Content:
-    """A body that is received piece by piece; `url` is for the error."""
-
-    def __init__(self, url: str, most_bytes: int) -> None:
-        self._url = url
-        self._most_bytes = most_bytes
-        self._received = bytearray()
-
-    def add(self, piece: bytes) -> None:
-        """Take the next piece.
-
-        Raises:
-            CliError: the body is longer than its bound.
-        """
-        if len(self._received) + len(piece) > self._most_bytes:
-            raise CliError(
-                f"{self._url} answers more than {self._most_bytes:,} bytes", exit_code=ExitCode.REFUSED
-            )
-        self._received += piece
-
-    def whole(self) -> bytes:
-        """All pieces."""
-        return bytes(self._received)
-
-
-class LineSplitter:
-    r"""Lines of a body that is received piece by piece; `url` is for the error.
-
-    They end with \n, \r or \r\n, of which the last gives an empty line more: server-sent events allow these
-    three. What `str.splitlines` also takes for an end, such as U+2028, stands inside of JSON texts.
-    """
-
-    def __init__(self, url: str, most_bytes: int) -> None:
-        self._url = url
-        self._most_bytes = most_bytes
-        self._open = bytearray()
-
-    def lines(self, piece: bytes) -> Iterator[bytes]:
-        """The lines that end within the next piece.
-
-        Raises:
-            CliError: a line is longer than its bound.
-        """
-        first, *others = _LINE_END.split(piece)
-        self._extend(first)
-        for other in others:
-            yield bytes(self._open)
-            self._open.clear()
-            self._extend(other)
-
-    def rest(self) -> bytes:
-        """The line that no end follows; empty if there is none."""
-        return bytes(self._open)
-
-    def _extend(self, piece: bytes) -> None:
-        if len(self._open) + len(piece) > self._most_bytes:
-            raise CliError(
-                f"{self._url} sends a line of more than {self._most_bytes:,} bytes",
-                exit_code=ExitCode.REFUSED,
-            )
-        self._open += piece
+@contextmanager
+def _refusals_of(response: httpx.Response) -> Iterator[None]:
+    try:
+        yield
+    except AnswerError as error:
+        raise CliError(f"{response.url} {error}", exit_code=ExitCode.REFUSED) from None
 
 
 def _text(line: bytes) -> str:

@@ -22,6 +22,7 @@ import yaml
 
 from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import KeyFileError
+from warmfleet_contracts.names import MAX_MODEL_NAME_CHARS
 
 KEY_FILE_VERSION: Final = 1
 MAX_KEY_FILE_BYTES: Final = 1024 * 1024
@@ -52,7 +53,7 @@ _FORMS: Final = {
 """Field -> its pattern in words."""
 
 Name = Annotated[str, msgspec.Meta(pattern=_NAME_PATTERN)]
-ModelName = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+ModelName = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_MODEL_NAME_CHARS)]
 Priority = Annotated[int, msgspec.Meta(ge=-100, le=100)]
 
 

@@ -20,6 +20,8 @@ ROUTER_PORT: Final = 8080
 LOCAL_WORKER_PORT: Final = 8100
 """First worker of a local fleet; the others follow."""
 
+MAX_MODEL_NAME_CHARS: Final = 256
+"""By which requests ask for a model."""
 MAX_DEPLOYMENT_NAME_LENGTH: Final = 52
 """Children are named after their deployment; a label value ends at 63 characters."""
 

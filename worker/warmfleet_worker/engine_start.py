@@ -13,7 +13,7 @@ from warmfleet_contracts.names import NAMESPACE_KEY_VARIABLE, WORKER_TOKEN_VARIA
 from warmfleet_worker.engine_program import OWN_PROGRAM, EngineProgram
 from warmfleet_worker.settings import EngineSettings
 
-_SLEEPING_THREADS: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
+SLEEPING_THREADS: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
 """A kernel's threads sleep between parallel regions. Spinning, OpenMP's default, is a little faster on an
 idle machine and tens of times slower as soon as another process needs one of the cores."""
 
@@ -49,7 +49,7 @@ def start_engine(settings: EngineSettings, program: EngineProgram = OWN_PROGRAM)
             stdout=sys.stderr,  # stdout carries the server's own announcement only
             env={
                 name: value
-                for name, value in {**_SLEEPING_THREADS, **os.environ}.items()
+                for name, value in {**SLEEPING_THREADS, **os.environ}.items()
                 if name not in _SERVERS_SECRETS
             },
         )

@@ -10,9 +10,10 @@ import httpx
 import msgspec
 
 from warmfleet_cli.errors import CliError
-from warmfleet_cli.router_client import IDENTITY, read_beginning, read_lines_async
+from warmfleet_cli.router_client import read_beginning, read_lines_async
 from warmfleet_contracts.cache.worker_api import REQUEST_ID_HEADER
 from warmfleet_contracts.decoding import UNDECODABLE
+from warmfleet_runtime.answers import IDENTITY
 
 _DATA: Final = "data: "
 _DONE: Final = "[DONE]"

@@ -26,6 +26,7 @@ from warmfleet_contracts.cache.handover import (
 )
 from warmfleet_contracts.errors import ContractError
 from warmfleet_operator.scaling.signals import Reading
+from warmfleet_runtime.answers import IDENTITY, AnswerError, read_content
 
 TOTALS_SECONDS: Final = 1.5
 RECENT_SECONDS: Final = 10.0
@@ -46,7 +47,7 @@ class FleetRouters:
         self._answers: dict[str, tuple[float, FleetTotals]] = {}
         # trust_env off: a proxy meant for the internet must not see loopback requests.
         self._client = httpx.AsyncClient(
-            headers={"authorization": f"Bearer {token}"} if token else {}, trust_env=False
+            headers={**IDENTITY, **({"authorization": f"Bearer {token}"} if token else {})}, trust_env=False
         )
 
     async def __aenter__(self) -> Self:
@@ -72,27 +73,22 @@ class FleetRouters:
 
     async def _read(self, url: str) -> None:
         # The last answer counts until it is too old, and from then on the signals are incomplete.
-        with contextlib.suppress(httpx.HTTPError, ContractError, TimeoutError):
+        with contextlib.suppress(httpx.HTTPError, ContractError, AnswerError, TimeoutError):
             content = await self._body("GET", url + FLEET_TOTALS_PATH, b"", TOTALS_SECONDS, MAX_TOTALS_BYTES)
             self._answers[url] = (time.monotonic(), decode_totals(content))
 
     async def _hand_over(self, url: str, request: HandoverRequest) -> int:
         seconds = request.seconds + ANSWER_SECONDS
-        with contextlib.suppress(httpx.HTTPError, ContractError, TimeoutError):
+        with contextlib.suppress(httpx.HTTPError, ContractError, AnswerError, TimeoutError):
             body = encode_handover(request)
             content = await self._body("POST", url + HANDOVER_PATH, body, seconds, MAX_ANSWER_BYTES)
             return decode_handover_answer(content).moved_prefixes
         return 0
 
     async def _body(self, method: str, url: str, body: bytes, seconds: float, most_bytes: int) -> bytes:
-        content = bytearray()
         async with (
             asyncio.timeout(seconds),
             self._client.stream(method, url, content=body, timeout=seconds) as response,
         ):
             response.raise_for_status()
-            async for chunk in response.aiter_bytes():
-                content += chunk
-                if len(content) > most_bytes:
-                    raise ContractError(f"an answer of more than {most_bytes} bytes")
-        return bytes(content)
+            return await read_content(response.headers, response.aiter_bytes(), most_bytes)

@@ -40,8 +40,8 @@ MAX_REPORTED_ROUTERS: Final = 256
 """In one load report. A release has at most 100, each with the lives that a worker still remembers."""
 MAX_ROUTER_ID_CHARS: Final = 64
 """Workers keep no more of an id."""
-MAX_PLAIN_ANSWERS: Final = 4_096
-"""Of one router in one load report: more than a worker has in progress at a time."""
+MAX_REPORTED_ANSWERS: Final = 64
+"""Plain ones, in one load report, about 1.5 KiB; with more open answers the reports name them in rotation."""
 RouterId = Annotated[str, msgspec.Meta(max_length=MAX_ROUTER_ID_CHARS)]
 
 
@@ -112,7 +112,7 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     """Router id -> highest dispatch counter that this report already includes."""
     draining: bool = False
     plain_answers: Annotated[
-        dict[RouterId, Annotated[list[PlainAnswer], msgspec.Meta(max_length=MAX_PLAIN_ANSWERS)]],
+        dict[RouterId, Annotated[list[PlainAnswer], msgspec.Meta(max_length=MAX_REPORTED_ANSWERS)]],
         msgspec.Meta(max_length=MAX_REPORTED_ROUTERS),
     ] = msgspec.field(default_factory=dict)
     """Router id -> its open plain answers that have a token. Since version 2; filled in `worker/server`."""

@@ -25,6 +25,7 @@ from warmfleet_contracts.resources.hub import (
 )
 from warmfleet_operator.desired.commits import HubRevision
 from warmfleet_operator.settings import OperatorSettings
+from warmfleet_runtime.answers import IDENTITY, AnswerError, read_content
 
 ANSWER_SECONDS: Final = 20.0
 """For everything: connecting, redirects, the whole body."""
@@ -94,7 +95,7 @@ async def ask_commit(access: HubAccess, asked: HubRevision, token: str = "") -> 
         "user-agent": "warmfleet-operator",
         "accept": "application/json",
         # Some KiB of a compressed answer may be GiB: the bound is that of what is received.
-        "accept-encoding": "identity",
+        **IDENTITY,
     }
     if token:
         headers["authorization"] = f"Bearer {token}"
@@ -137,15 +138,10 @@ async def _body(
 
 
 async def _content(answer: httpx.Response, access: HubAccess) -> bytes:
-    encoding = answer.headers.get("content-encoding", "identity")
-    if encoding != "identity":
-        raise HubUnreachableError(f"{access.name} answers in {encoding[:64]!r}, which was not asked for")
-    content = bytearray()
-    async for piece in answer.aiter_raw():
-        content += piece
-        if len(content) > MAX_ANSWER_BYTES:
-            raise HubUnreachableError(f"{access.name} answers more than {MAX_ANSWER_BYTES} bytes")
-    return bytes(content)
+    try:
+        return await read_content(answer.headers, answer.aiter_raw(), MAX_ANSWER_BYTES)
+    except AnswerError as error:
+        raise HubUnreachableError(f"{access.name} {error}") from None
 
 
 def _error(

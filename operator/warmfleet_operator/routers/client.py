@@ -11,6 +11,7 @@ import httpx
 from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_operator.keys import KeySecrets
+from warmfleet_runtime.answers import IDENTITY, read_content
 
 KEPT_SECONDS: Final = 60.0
 """A connection without a request is kept for so long; routers keep it for longer."""
@@ -95,18 +96,11 @@ class RouterClient:
     async def _body(self, ip: str, token: str, request: RouterRequest[T], sent: bytes | None) -> bytes:
         host = f"[{ip}]" if ":" in ip else ip
         url = f"http://{host}:{self._port}{request.path}"
-        headers = {"authorization": f"Bearer {token}", "accept-encoding": "identity"}
-        content = bytearray()
+        headers = {"authorization": f"Bearer {token}", **IDENTITY}
         method = "GET" if sent is None else "POST"
         async with self._client.stream(
             method, url, headers=headers, content=sent, timeout=request.within_seconds
         ) as response:
             if response.status_code != 200:
                 raise ValueError(f"answers {response.status_code}")
-            if "content-encoding" in response.headers:
-                raise ValueError("answers compressed, which was not asked for")
-            async for chunk in response.aiter_bytes():
-                content += chunk
-                if len(content) > request.most_bytes:
-                    raise ValueError(f"answers more than {request.most_bytes} bytes")
-        return bytes(content)
+            return await read_content(response.headers, response.aiter_bytes(), request.most_bytes)

@@ -68,7 +68,7 @@ def demand_of(signals: FleetSignals, ready: int) -> Demand:
     prefill, decode = rate(known, "prefill_tokens_per_second"), rate(known, "decode_tokens_per_second")
     return Demand(
         tokens=round(pinned + backlog),
-        sequences=round(sequences) + signals.queued_requests + signals.held_requests,
+        sequences=round(sequences) + signals.waiting_requests,
         compute_permille=_compute_permille(signals, ready, prefill, decode),
         backlog_tokens=round(backlog),
         prefill_rate=prefill,

@@ -73,9 +73,8 @@ class _Tick:
     def waits(self) -> bool:
         """Whether a request waits, or was refused: for memory or seats also where little is computed."""
         signals = self.signals
-        return signals.queued_requests + signals.held_requests + signals.traffic.refused_requests > 0 or any(
-            replica.waiting_sequences for replica in signals.replicas
-        )
+        waiting = signals.waiting_requests + sum(replica.waiting_sequences for replica in signals.replicas)
+        return waiting + signals.traffic.refused_requests > 0
 
     @property
     def blind(self) -> bool:
@@ -200,7 +199,7 @@ def _asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
         "earlierGrowth": outgrown.asks(policy, memory, tick.now_seconds),
         "capacityMisses": regret.asks(policy, memory, state.spec_replicas, tick.now_seconds),
         # Any request asks for one replica; the last one goes by the time of idleness alone.
-        "requests": Ask(int(signals.queued_requests + signals.held_requests > 0), 1),
+        "requests": Ask(int(signals.waiting_requests > 0), 1),
     }
     late = sum(memory.late) >= LATE_TO_ACT
     load = tick.load_permille if tick.demand.compute_permille >= 0 else -1
@@ -397,7 +396,7 @@ def _inputs(
         first_token_needed=asks["firstToken"].need,
         inter_token_replicas=asks["betweenTokens"].growth,
         inter_token_needed=asks["betweenTokens"].need,
-        waiting_requests=signals.queued_requests + signals.held_requests,
+        waiting_requests=signals.waiting_requests,
         idle_seconds=idle_seconds(memory, tick.now_seconds),
         observed_seconds=int(tick.now_seconds - memory.since_seconds),
         stable_need=memory.need[0][1],

@@ -98,6 +98,11 @@ class FleetSignals:
     """Per answer."""
 
     @property
+    def waiting_requests(self) -> int:
+        """In routers, for a worker with capacity or for a model to wake."""
+        return self.queued_requests + self.held_requests
+
+    @property
     def complete(self) -> bool:
         """Whether nothing is missing."""
         return self.routers > 0 and not self.missing_routers and not self.missing_replicas

@@ -74,7 +74,12 @@ def _after_gap(memory: ScalingMemory, state: ReplicaState, now_seconds: float) -
 
 
 def _has_requests(signals: FleetSignals) -> bool:
-    waiting = signals.queued_requests + signals.held_requests
     running = any(replica.running_sequences + replica.waiting_sequences for replica in signals.replicas)
     traffic = signals.traffic
-    return bool(waiting or running or traffic.arrivals or traffic.prompt_tokens or traffic.generated_tokens)
+    return bool(
+        signals.waiting_requests
+        or running
+        or traffic.arrivals
+        or traffic.prompt_tokens
+        or traffic.generated_tokens
+    )

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-import msgspec
-
 from warmfleet_contracts.cache.blocks import BlockHash
 from warmfleet_contracts.cache.worker_api import HIGHEST_PRIORITY
 from warmfleet_router.admission.dispatch import Dispatch, RequestUsage
@@ -264,9 +262,8 @@ class Assigner:
                 self._touched(prompt.hashes)
         tenant = request.tenant.name
         priority = max(request.priority - picked.bypasses, HIGHEST_PRIORITY)
-        most_tokens = min(picked.charge.most_generated_tokens, request.most_output_tokens)
-        charge = msgspec.structs.replace(picked.charge, most_generated_tokens=most_tokens)
-        lease = self._leases.lease(charge).open()
+        most_tokens = min(request.most_output_tokens, request.sequences * picked.context_tokens)
+        lease = self._leases.lease(picked.charge, most_generated_tokens=most_tokens).open()
         queue.prefills.add(lease, tenant, priority)
         self._isolations.join(picked.candidate.uid)
         isolation = self._isolations.begin(lease) if is_alone else None

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,8 +23,6 @@ from warmfleet_router.workers.encoders import Encoders
 from warmfleet_router.workers.fleet import Fleet, WorkerStatus
 
 DEFAULT_DECISIONS: Final = 100
-PER_DISPATCH: Final = ("admitted_dispatches", "plain_answers")
-"""Fields of a load report."""
 
 
 class FleetEndpoint:
@@ -176,9 +175,9 @@ def shown_load(load: LoadReport) -> dict[str, object]:
     What it reports per dispatch is for the router alone. It would be most of the answer, which has to stay
     within what the operator reads of one.
     """
-    per_dispatch: dict[str, dict[str, object]] = {name: {} for name in PER_DISPATCH}
-    shown: dict[str, object] = msgspec.to_builtins(msgspec.structs.replace(load, **per_dispatch))
-    return {name: value for name, value in shown.items() if name not in PER_DISPATCH}
+    shown: dict[str, object] = msgspec.to_builtins(replace(load, admitted_dispatches={}, plain_answers={}))
+    del shown["admitted_dispatches"], shown["plain_answers"]
+    return shown
 
 
 def _discovery(state: DiscoveryState) -> dict[str, object]:

@@ -31,8 +31,6 @@ class Charge(msgspec.Struct, frozen=True):
     uncached_tokens: int
     blocks: int
     sequences: int = 1
-    most_generated_tokens: int = MAX_COUNT
-    """Over all sequences: what its worker reports beyond that is wrong."""
     new_hashes: Sequence[BlockHash] = ()
     """Blocks that the dispatch will compute there, in prompt order."""
     first_hashes: Sequence[BlockHash] = ()
@@ -65,9 +63,12 @@ class Leases:
         self._abandoned_at: dict[str, float] = {}
         """When the latest dispatch to a worker ended without a byte, by uid."""
 
-    def lease(self, charge: Charge) -> "Lease":
-        """A lease that is charged from `async with` to the end of that block."""
-        return Lease(self, charge)
+    def lease(self, charge: Charge, *, most_generated_tokens: int = MAX_COUNT) -> "Lease":
+        """A lease that is charged from `async with` to the end of that block.
+
+        What its worker reports of it beyond `most_generated_tokens`, over all sequences, is wrong.
+        """
+        return Lease(self, charge, most_generated_tokens)
 
     def frame_arrived(self, uid: str, frame: Frame) -> None:
         """A worker reported its load, or what it stored."""
@@ -112,9 +113,10 @@ class Leases:
 class Lease(AbstractAsyncContextManager["Lease"]):
     """What one dispatch occupies of one worker. Released on success, error and cancellation alike."""
 
-    def __init__(self, leases: Leases, charge: Charge) -> None:
+    def __init__(self, leases: Leases, charge: Charge, most_generated_tokens: int) -> None:
         self._leases = leases
         self.charge = charge
+        self._most_generated_tokens = most_generated_tokens
         self.dispatch = 0
         """This router's counter, from 1; sent in a header."""
         self.first_token_after_seconds: float | None = None
@@ -143,7 +145,7 @@ class Lease(AbstractAsyncContextManager["Lease"]):
         # The worker's clock runs no longer than the lease: what exceeds it is no time.
         admitted_after = min(open_seconds, max(0.0, answer.admitted_after_seconds))
         self.first_token_after_seconds = min(open_seconds, max(0.0, answer.first_token_after_seconds))
-        generated_tokens = min(answer.generated_tokens, self.charge.most_generated_tokens)
+        generated_tokens = min(answer.generated_tokens, self._most_generated_tokens)
         self.generated_tokens = max(self.generated_tokens, generated_tokens)
         self._seated_at = self._opened_at + admitted_after
         self.first_byte()

@@ -50,6 +50,8 @@ class PickedWorker(msgspec.Struct, frozen=True):
     charge: Charge
     policy: str
     """Name of the policy that ranked the workers."""
+    context_tokens: int = MAX_COUNT
+    """Most of a prompt and its answer at this worker."""
     bypasses: bool = False
     """It goes before what waits at the worker, also where the prefill window there is full."""
     ignores_ejections: bool = False
@@ -78,7 +80,6 @@ class RankedWorkers(msgspec.Struct, frozen=True):
     def pick(self, candidate: Candidate, reason: str = "", *, bypasses: bool = False) -> PickedWorker:
         """Pick `candidate`; `reason` is given where it is not the ranking's first."""
         worker, prediction = self.workers[candidate.uid], self.predictions[candidate.uid]
-        context_tokens = worker.hello.max_model_length_tokens if worker.hello is not None else MAX_COUNT
         return PickedWorker(
             endpoint=worker.endpoint,
             epoch=worker.epoch,
@@ -91,11 +92,11 @@ class RankedWorkers(msgspec.Struct, frozen=True):
                 uncached_tokens=candidate.uncached_tokens,
                 blocks=prediction.needed_blocks,
                 sequences=self.sequences,
-                most_generated_tokens=self.sequences * context_tokens,
                 new_hashes=prediction.new_hashes,
                 first_hashes=prediction.new_first_hashes,
             ),
             policy=self.policy,
+            context_tokens=worker.hello.max_model_length_tokens if worker.hello is not None else MAX_COUNT,
             bypasses=bypasses,
             ignores_ejections=self.ignores_ejections,
         )

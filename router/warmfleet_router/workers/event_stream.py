@@ -39,13 +39,12 @@ from warmfleet_contracts.cache.kv_events import (
 from warmfleet_contracts.cache.resident import PositionGapError, SetMismatchError
 from warmfleet_contracts.cache.start_phases import StartPhases
 from warmfleet_contracts.errors import ContractError
+from warmfleet_contracts.names import MAX_MODEL_NAME_CHARS
 from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.errors import HelloRefusedError
 from warmfleet_router.workers.prefix_index import IndexFullError, PrefixIndex, Suspicion
 
 MAX_SERVED_NAMES: Final = 64
-MAX_NAME_CHARS: Final = 256
-"""Requests can ask for no longer one. A worker that no deployment names has that of its model's folder."""
 MAX_DIGEST_CHARS: Final = 128
 MAX_EPOCH_CHARS: Final = 128
 NO_LOAD: Final = LoadReport()
@@ -388,7 +387,8 @@ def verify_hello(hello: Hello, endpoint: Endpoint, nonce: bytes) -> None:
         and 0 <= hello.window_tokens <= MAX_COUNT
         and 0 < hello.max_model_length_tokens <= MAX_COUNT
         and len(hello.served_names) <= MAX_SERVED_NAMES
-        and all(0 < len(name) <= MAX_NAME_CHARS for name in hello.served_names)
+        # No pattern: a worker that no deployment names has the name of its model's folder.
+        and all(0 < len(name) <= MAX_MODEL_NAME_CHARS for name in hello.served_names)
         and len(hello.tokenizer_digest) <= MAX_DIGEST_CHARS
         and len(hello.model_digest or "") <= MAX_DIGEST_CHARS
     )

@@ -120,7 +120,7 @@ async def test_a_compressed_answer_is_a_failure_and_is_not_unpacked():
         seen["encoding"] = request.headers["accept-encoding"]
         return Response(gzip.compress(TOKEN.encode()), headers={"content-encoding": "gzip"})
 
-    assert "answers compressed, which was not asked for" in (await ask_once(answer)).error
+    assert "answers in 'gzip', which was not asked for" in (await ask_once(answer)).error
     assert seen["encoding"] == "identity"
 
 

@@ -19,7 +19,7 @@ from warmfleet_contracts.cache.contract_versions import (
 )
 from warmfleet_contracts.cache.kv_events import (
     MAX_FRAME_BYTES,
-    MAX_PLAIN_ANSWERS,
+    MAX_REPORTED_ANSWERS,
     MAX_REPORTED_ROUTERS,
     MAX_ROUTER_ID_CHARS,
     Frame,
@@ -220,7 +220,7 @@ def test_a_frame_with_an_unknown_version_or_a_wrong_field_is_refused(changes):
 
 MOST_REPORTED = {
     "admitted_dispatches": {f"{number:0{MAX_ROUTER_ID_CHARS}}": 1 for number in range(MAX_REPORTED_ROUTERS)},
-    "plain_answers": {"r" * MAX_ROUTER_ID_CHARS: [PlainAnswer(1, 0.0, 0.0, 1)] * MAX_PLAIN_ANSWERS},
+    "plain_answers": {"r" * MAX_ROUTER_ID_CHARS: [PlainAnswer(1, 0.0, 0.0, 1)] * MAX_REPORTED_ANSWERS},
 }
 
 
@@ -238,7 +238,7 @@ def test_a_report_may_name_as_many_routers_and_answers_as_a_fleet_can_have(name)
         ("admitted_dispatches", {"r" * (MAX_ROUTER_ID_CHARS + 1): 1}),
         ("plain_answers", {str(number): [] for number in range(MAX_REPORTED_ROUTERS + 1)}),
         ("plain_answers", {"r" * (MAX_ROUTER_ID_CHARS + 1): []}),
-        ("plain_answers", {"r": [PlainAnswer(1, 0.0, 0.0, 1)] * (MAX_PLAIN_ANSWERS + 1)}),
+        ("plain_answers", {"r": [PlainAnswer(1, 0.0, 0.0, 1)] * (MAX_REPORTED_ANSWERS + 1)}),
     ],
     ids=["routers", "id", "routers with answers", "id with answers", "answers"],
 )

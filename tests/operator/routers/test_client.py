@@ -56,7 +56,7 @@ def test_an_answer_that_unpacks_to_more_than_its_bound_is_not_unpacked() -> None
 
     assert router.encodings == {"identity"}
     assert not answers.by_router
-    assert answers.problem == "router at 127.0.0.1: answers compressed, which was not asked for"
+    assert answers.problem == "router at 127.0.0.1: answers in 'gzip', which was not asked for"
 
 
 def test_an_answer_that_nests_too_deep_is_the_problem_of_its_router_alone() -> None:
@@ -75,4 +75,4 @@ def test_an_answer_is_read_no_further_than_its_bound(length: int, answered: bool
         answers = asked(router, {"uid-0": "127.0.0.1"})
 
     assert bool(answers.by_router) is answered
-    assert ("more than 100000 bytes" in answers.problem) is not answered
+    assert ("more than 100,000 bytes" in answers.problem) is not answered

@@ -7,7 +7,7 @@ import pytest
 
 from warmfleet_contracts.cache.kv_events import (
     MAX_COUNT,
-    MAX_PLAIN_ANSWERS,
+    MAX_REPORTED_ANSWERS,
     MAX_REPORTED_ROUTERS,
     MAX_ROUTER_ID_CHARS,
     Frame,
@@ -78,7 +78,7 @@ def test_the_largest_hello_and_load_that_are_accepted_make_a_short_answer() -> N
     )
     verify_hello(hello, ENDPOINT, b"")
     routers = {f"{number:\0>{MAX_ROUTER_ID_CHARS}}": 2**64 - 1 for number in range(MAX_REPORTED_ROUTERS)}
-    answers = [PlainAnswer(2**64 - 1, 1e308, 1e308, MAX_COUNT)] * MAX_PLAIN_ANSWERS
+    answers = [PlainAnswer(2**64 - 1, 1e308, 1e308, MAX_COUNT)] * MAX_REPORTED_ANSWERS
     load = LoadReport(admitted_dispatches=routers, plain_answers=dict.fromkeys(list(routers)[:8], answers))
     frame = decode_message(encode_message(Frame(epoch="e", seq=0, load=load))[4:])
     assert isinstance(frame, Frame)

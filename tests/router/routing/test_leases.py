@@ -102,7 +102,7 @@ def test_times_outside_of_the_lease_are_not_believed(
 
 
 def test_a_worker_reports_no_more_tokens_than_the_answer_may_have(leases: Leases) -> None:
-    lease = leases.lease(Charge("w0", uncached_tokens=50, blocks=4, most_generated_tokens=40)).open()
+    lease = leases.lease(Charge("w0", uncached_tokens=50, blocks=4), most_generated_tokens=40).open()
 
     reported = []
     for tokens in (39, 40, 41, MAX_COUNT):

@@ -1,8 +1,8 @@
 """What a worker reports of its open plain answers."""
 
-from warmfleet_contracts.cache.kv_events import PlainAnswer
+from warmfleet_contracts.cache.kv_events import MAX_REPORTED_ANSWERS, PlainAnswer
 from warmfleet_worker.engine.messages import SequenceUpdate
-from warmfleet_worker.server.plain_answers import MAX_REPORTED_ANSWERS, PlainAnswers
+from warmfleet_worker.server.plain_answers import PlainAnswers
 
 
 class Clock:

@@ -5,13 +5,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Final
 
-from warmfleet_contracts.cache.kv_events import PlainAnswer
+from warmfleet_contracts.cache.kv_events import MAX_REPORTED_ANSWERS, PlainAnswer
 from warmfleet_worker.engine.messages import SequenceUpdate
-
-MAX_REPORTED_ANSWERS: Final = 64
-"""In one load report, about 1.5 KiB; with more open answers the reports name them in rotation."""
 
 
 class PlainAnswerProgress:

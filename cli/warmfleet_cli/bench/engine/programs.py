@@ -17,6 +17,7 @@ from warmfleet_cli.bench.engine.results import READS
 from warmfleet_cli.bench.processes import BenchError
 from warmfleet_cli.errors import ExitCode
 from warmfleet_worker.engine_program import EngineMissingError, engine_program
+from warmfleet_worker.engine_start import SLEEPING_THREADS
 from warmfleet_worker.vllm_engine.arguments import ALWAYS
 
 _PROGRAMS: Final = "warmfleet_cli.bench.engine"
@@ -59,7 +60,7 @@ def own_program(model: Path, dtype: str, weight_quantization: str, cpu_kernels: 
         "warmfleet",
         f"{_PROGRAMS}.own_program",
         (str(model), dtype, weight_quantization, cpu_kernels, str(blocks)),
-        environment={"OMP_WAIT_POLICY": "PASSIVE"},
+        environment=SLEEPING_THREADS,
     )
 
 
