@@ -1,7 +1,7 @@
 """Tables of `warmfleet simulate`."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from warmfleet_simulator.grid_search import GridRow
     from warmfleet_simulator.report import Percentiles, Report
     from warmfleet_simulator.scaling_comparison import PolicyResult, ScalingComparison
+
+
+MAX_CHANGES: Final = 100
+"""Of one simulation, that are printed as text."""
 
 
 def print_comparison(compared: "ScalingComparison") -> None:
@@ -146,8 +150,39 @@ def print_reports(reports: "Sequence[Report]") -> None:
     console.print(
         "hit rate: prompt tokens found in a KV cache; milliseconds to the first token and between tokens"
     )
+    for report in reports:
+        _print_changes(console, report, several=len(reports) > 1)
     if causes := list(dict.fromkeys(cause for report in reports for cause in report.missed_tokens)):
         print_misses(console, reports, causes)
+
+
+def _print_changes(console: Console, report: "Report", *, several: bool) -> None:
+    """When the number of replicas changed, and why."""
+    if not report.changes:
+        return
+    rows = [
+        [
+            _time(change.at_seconds - report.first_arrival_seconds),
+            f"{change.from_replicas} to {change.to_replicas}",
+            change.because or "-",
+            ", ".join(f"{number} by {signal}" for signal, number in change.recommendations.items() if number)
+            or "-",
+        ]
+        for change in report.changes[:MAX_CHANGES]
+    ]
+    console.print()
+    if several:
+        console.print(f"{report.routing}:")
+    print_table(console, [">AT", "REPLICAS", "BECAUSE", "ASKED FOR"], rows)
+    if more := len(report.changes) - len(rows):
+        console.print(f"and {more} more, in --output json with the figures that decided")
+
+
+def _time(seconds: float) -> str:
+    """Hours, minutes and seconds since the first arrival."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}"
 
 
 def print_misses(console: Console, reports: "Sequence[Report]", causes: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from warmfleet_simulator.router.outcome import Outcome
 from warmfleet_simulator.scaling.bounds import Met
 from warmfleet_simulator.scaling.objective import Objective
 from warmfleet_simulator.scaling.pods import PodCounts, PodSeconds
+from warmfleet_simulator.scaling.replica_change import ReplicaChange
 
 PERCENTS: Final = (50, 90, 99)
 WINDOW_SECONDS: Final = 60.0
@@ -93,6 +94,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     wall_seconds: float
     timeline: list[PodCounts]
     """Whenever it changed, on the simulation's clock."""
+    changes: list[ReplicaChange]
+    """Of the number of replicas, with the autoscaler's reasons."""
     first_arrival_seconds: float
     """On that clock."""
     window_seconds: float

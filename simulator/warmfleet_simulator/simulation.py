@@ -24,6 +24,7 @@ from warmfleet_simulator.scaling.autoscaler import TICK_SECONDS, Autoscaler, Tic
 from warmfleet_simulator.scaling.bounds import Met
 from warmfleet_simulator.scaling.objective import Objective
 from warmfleet_simulator.scaling.pods import Pods
+from warmfleet_simulator.scaling.replica_change import ReplicaChange, replica_change
 from warmfleet_simulator.step_times import PICOSECONDS
 from warmfleet_simulator.traces.request import TraceRequest
 
@@ -136,6 +137,7 @@ class _Simulation:
         self._tally = Tally(settings.objective)
         self._stopped = Stopped.NO
         self._arrived_requests = 0
+        self._changes: list[ReplicaChange] = []
 
     async def run(
         self, requests: Iterable[TraceRequest], done_ratio: Callable[[], float], on_progress: OnProgress
@@ -201,7 +203,11 @@ class _Simulation:
                 self._router.totals(),
                 self._arrived_requests,
             )
-            pods.scale(autoscaler.wanted(tick))
+            wanted = autoscaler.wanted(tick)
+            if wanted.replicas != tick.replicas.spec_replicas:
+                change = replica_change(tick.now_seconds, tick.replicas.spec_replicas, wanted)
+                self._changes.append(change)
+            pods.scale(wanted)
 
     def _replica(self, uid: str) -> Replica:
         return Replica(
@@ -246,6 +252,7 @@ class _Simulation:
             virtual_seconds=ended_at - _START_SECONDS,
             wall_seconds=wall_seconds,
             timeline=pods.timeline,
+            changes=self._changes,
             first_arrival_seconds=_START_SECONDS,
             window_seconds=tally.window_seconds,
             windows=tally.windows(),

@@ -217,6 +217,35 @@ def test_the_operators_policy_scales_within_an_objective(trace: Path, slo: Path)
     assert report["replica_seconds"] > 0
 
 
+def test_the_changes_of_a_fleet_stand_below_it_with_their_reasons(tmp_path: Path, slo: Path) -> None:
+    lines = [
+        json.dumps(
+            {
+                "timestamp": number * 250,
+                "input_length": 2048,
+                "output_length": 40,
+                "hash_ids": list(range(4 * number, 4 * number + 4)),
+            }
+        )
+        for number in range(200)
+    ]
+    path = tmp_path / "busy.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    arguments = ("--trace", str(path), "--slo", str(slo), "--policy", "Operator", "--replicas", "1")
+
+    text = run(*arguments).stdout
+    (report,) = json.loads(run(*arguments, "-o", "json").stdout)["reports"]
+
+    first = report["changes"][0]
+    assert (first["from_replicas"], first["reason"]) == (1, "LatencyAboveTarget")
+    head, row = text[text.index("     AT") :].splitlines()[:2]
+    assert head.split() == ["AT", "REPLICAS", "BECAUSE", "ASKED", "FOR"]
+    at = round(first["at_seconds"] - report["first_arrival_seconds"])
+    assert row.startswith(
+        f"0:{at // 60:02}:{at % 60:02}  1 to {first['to_replicas']}    latency above target  "
+    )
+
+
 def test_policies_stand_beside_fleets_that_know_the_traffic(trace: Path, slo: Path) -> None:
     trace.write_text("".join(trace.read_text().splitlines(keepends=True)[:24]))
     svg = trace.with_suffix(".svg")

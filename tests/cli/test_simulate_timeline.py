@@ -27,7 +27,8 @@ def report(timeline: list[PodCounts], windows: list[WindowCounts], seconds: floa
         answered=0, refused={}, prompt_tokens=0, cached_tokens=0, hit_rate=0.0, missed_tokens={},
         missed_replica_seconds={}, output_tokens=0, first_token_ms=nothing,
         inter_token_ms=inter_token_ms(TokenGaps()), evicted_blocks=0, steps=0, virtual_seconds=seconds,
-        wall_seconds=0.0, timeline=timeline, first_arrival_seconds=1.0, window_seconds=60.0, windows=windows,
+        wall_seconds=0.0, timeline=timeline, changes=[], first_arrival_seconds=1.0, window_seconds=60.0,
+        windows=windows,
     )  # fmt: skip
 
 

@@ -47,6 +47,7 @@ def report(missed: int, seconds: float, stopped: Stopped = Stopped.NO, requests:
         virtual_seconds=seconds,
         wall_seconds=0.0,
         timeline=[],
+        changes=[],
         first_arrival_seconds=1.0,
         window_seconds=60.0,
         windows=[],

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from warmfleet_contracts.cache.fleet_totals import FleetTotals
-from warmfleet_operator.scaling.decision import ReplicaState
+from warmfleet_operator.scaling.decision import ReplicaState, ScalingDecision
 
 TICK_SECONDS: Final = 2.0
 """From one decision to the next."""
@@ -30,6 +30,8 @@ class Wanted:
 
     replicas: int
     victim: str | None = None
+    decision: ScalingDecision | None = None
+    """Of the operator's policy, with its reason; None of others."""
 
 
 class Autoscaler(Protocol):

@@ -24,4 +24,5 @@ class OperatorAutoscaler:
             routers=1,
             now_seconds=tick.now_seconds,
         )
-        return Wanted(advice.latest.to_replicas, advice.latest.victim)
+        decision = advice.latest
+        return Wanted(decision.to_replicas, decision.victim, decision)

@@ -137,3 +137,35 @@ def test_the_operators_policy_grows_under_load_and_shrinks_after_it() -> None:
     sizes = [counts.pending + counts.ready for counts in first.timeline]
     peak = sizes.index(max(sizes))
     assert sizes[peak:] == sorted(sizes[peak:], reverse=True), "no growth after the first shrink"
+
+
+def test_every_change_of_the_number_of_replicas_has_the_operators_reason() -> None:
+    def trace() -> Iterator[TraceRequest]:
+        yield from steady(300.0, per_second=20.0)
+        yield from steady(1500.0, per_second=0.5, begin=300.0, first=10_000)
+
+    report = simulate(
+        trace(), replace(SETTINGS, autoscaler=lambda: OperatorAutoscaler(OBJECTIVE.policy(max_replicas=20)))
+    )
+
+    changes = report.changes
+    sizes = {counts.at_seconds: counts.pending + counts.ready for counts in report.timeline}
+    assert [sizes[change.at_seconds] for change in changes] == [change.to_replicas for change in changes]
+    assert [change.from_replicas for change in changes] == [
+        2,
+        *(change.to_replicas for change in changes[:-1]),
+    ]
+    growth = [change for change in changes if change.to_replicas > change.from_replicas]
+    shrinks = [change for change in changes if change.to_replicas < change.from_replicas]
+    assert {change.reason for change in growth} <= {"DemandAboveSupply", "LatencyAboveTarget"}
+    assert all(max(change.recommendations.values()) >= change.to_replicas for change in growth)
+    assert all("predicted" in change.message for change in growth)
+    assert {change.reason for change in shrinks} == {"DemandBelowSupply"}
+    assert all(change.recommendations["compute"] <= change.to_replicas for change in shrinks)
+
+
+def test_a_change_by_another_autoscaler_has_no_reason() -> None:
+    report, _ = run([(50.0, 4)], replicas=2)
+
+    (change,) = report.changes
+    assert (change.from_replicas, change.to_replicas, change.reason, change.because) == (2, 4, "", "")
