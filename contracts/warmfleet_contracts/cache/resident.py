@@ -291,9 +291,10 @@ class ChangeBuffer:
         return taken
 
 
-def _as_hashes(values: Iterable[bytes]) -> frozenset[BlockHash]:
+def _as_hashes(values: Iterable[bytes]) -> Collection[BlockHash]:
+    """In the order of `values`, which is the same in every process; that of a set of bytes is not."""
     listed = list(values)
-    hashes = frozenset(cast("list[BlockHash]", listed))
+    hashes = dict.fromkeys(cast("list[BlockHash]", listed))
     if len(hashes) != len(listed):
         raise SetMismatchError("a change names a block twice")
     if not set(map(len, hashes)) <= {HASH_BYTES}:

@@ -14,8 +14,9 @@ from hypothesis.stateful import (
 )
 
 from warmfleet_contracts.cache.blocks import BlockHash
-from warmfleet_router.workers.block_table import COMPACT_BYTES, BlockTable
+from warmfleet_router.workers.block_table import COMPACT_BYTES, PARTS, BlockTable
 from warmfleet_router.workers.block_use import UseDraws
+from warmfleet_router.workers.held_blocks import HeldBlocks
 from warmfleet_router.workers.holder_sets import holders, slots_of
 from warmfleet_router.workers.table_pass import TablePass
 from warmfleet_testing.engine.modelled_worker import hash_of
@@ -111,3 +112,13 @@ def test_a_table_whose_blocks_change_all_the_time_stays_compact() -> None:
 
     assert len(table) == blocks
     assert largest <= 1.15 * COMPACT_BYTES * blocks
+
+
+def test_blocks_stand_in_the_order_in_which_a_worker_stored_them() -> None:
+    """Whose use is counted next is drawn in this order, which must be the same in every process."""
+    table, hashes = BlockTable(), [hash_of(number) for number in range(4000)]
+
+    HeldBlocks("epoch", 0, table, slot=0).change(1, stored=hashes)
+
+    for number in range(PARTS):
+        assert list(table.part(number)) == [block_hash for block_hash in hashes if block_hash[-1] == number]
