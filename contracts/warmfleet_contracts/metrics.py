@@ -178,8 +178,8 @@ OPERATOR_DEPLOYMENT_START_SECONDS: Final = "warmfleet_operator_deployment_start_
 OPERATOR_SCALING_WANTED: Final = "warmfleet_operator_scaling_wanted_replicas"
 """Labels `namespace`, `name`: what autoscaling wants, for an HPA or KEDA that acts on it."""
 OPERATOR_SCALING_RECOMMENDED: Final = "warmfleet_operator_scaling_recommended_replicas"
-"""Labels `namespace`, `name`, `signal`: tokens, sequences, compute, firstToken, betweenTokens, earlierGrowth,
-capacityMisses, requests."""
+"""Labels `namespace`, `name`, `signal`: tokens, sequences, compute, firstToken, betweenTokens,
+earlierLatency, earlierGrowth, capacityMisses, requests."""
 OPERATOR_SCALING_BLIND: Final = "warmfleet_operator_scaling_blind"
 """Labels `namespace`, `name`: 1 while signals are missing, so that nothing would shrink."""
 OPERATOR_SCALING_CAPACITY_PENDING: Final = "warmfleet_operator_scaling_capacity_pending_replicas"

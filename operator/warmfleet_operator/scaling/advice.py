@@ -175,6 +175,8 @@ def explained(decision: ScalingDecision) -> str:
         text += f"; {inputs.first_token_ms} ms to the first token are predicted"
     if inputs.inter_token_ms:
         text += f"; {inputs.inter_token_ms} ms between tokens are predicted"
+    if inputs.late_load_permille:
+        text += f"; a latency target was missed at {round(inputs.late_load_permille / 10)} % of compute"
     if inputs.capacity_miss_percent:
         text += f"; {inputs.capacity_miss_percent} % of prompt tokens were evicted too early"
     return f"{text}; limited by {decision.limit.value}" if decision.limit else text

@@ -118,7 +118,7 @@ def _growth_reason(inputs: DecisionInputs) -> ScalingReason:
     """The signal that asks for most now; of equal ones the first."""
     if inputs.spec_replicas == 0:
         return ScalingReason.REQUESTS_HELD
-    latency = max(inputs.first_token_replicas, inputs.inter_token_replicas)
+    latency = max(inputs.first_token_replicas, inputs.inter_token_replicas, inputs.late_load_replicas)
     most = max(inputs.demand_replicas, latency, inputs.misses_replicas)
     if inputs.demand_replicas == most:
         return ScalingReason.DEMAND_ABOVE_SUPPLY

@@ -99,6 +99,10 @@ class DecisionInputs:
     """What a shrink must leave for it."""
     inter_token_replicas: int = 0
     inter_token_needed: int = 0
+    late_load_replicas: int = 0
+    """What keeps the load below the one at which a latency target was missed; 0: nothing."""
+    late_load_permille: int = 0
+    """That load, in 1/1000 of one replica's time; 0: unknown."""
     waiting_requests: int = 0
     """Queued or held in routers."""
     idle_seconds: int = 0

@@ -1,5 +1,6 @@
 """What keeps the number of replicas from the one that signals ask for: bounds, rates, unsafe moments."""
 
+from warmfleet_operator.scaling import experience
 from warmfleet_operator.scaling.decision import DecisionInputs, LimitingRule
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.scaling.shrink import SAFETY
@@ -28,10 +29,19 @@ def grown(policy: AutoscalingPolicy, inputs: DecisionInputs, wanted: int) -> tup
 
 def forbids_shrink(policy: AutoscalingPolicy, inputs: DecisionInputs) -> LimitingRule:
     """Why no replica of ours may go now; NONE if one may."""
-    observed = inputs.observed_seconds >= policy.down_stabilization_seconds
-    if not observed or inputs.stable_need >= inputs.spec_replicas:
+    if not _is_observed(policy, inputs) or inputs.stable_need >= inputs.spec_replicas:
         return _first_unsafe(policy, inputs) or LimitingRule.STABILIZATION
     return _first_unsafe(policy, inputs)
+
+
+def _is_observed(policy: AutoscalingPolicy, inputs: DecisionInputs) -> bool:
+    """Whether enough was seen of the load: what a calm beginning does not need, the first burst may.
+
+    Of a fleet without requests nothing more will be seen.
+    """
+    window_seconds = policy.down_stabilization_seconds
+    windows = 1 if inputs.idle_seconds >= window_seconds else experience.SPANS
+    return inputs.observed_seconds >= windows * window_seconds
 
 
 def forbids_zero(policy: AutoscalingPolicy, inputs: DecisionInputs) -> LimitingRule:

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from warmfleet_contracts.cache.fleet_totals import LatencyHistogram
-from warmfleet_operator.scaling import experience, latency_guard, outgrown, regret, supply
+from warmfleet_operator.scaling import experience, late_load, latency_guard, outgrown, regret, supply
 from warmfleet_operator.scaling.chance import Level, Means, lasting
 from warmfleet_operator.scaling.decision import DecisionInputs, ReplicaState
 from warmfleet_operator.scaling.demand import (
@@ -149,7 +149,7 @@ def measure(
             queues=False,
         ),
     )
-    memory = _with_latencies(tick, _with_rise(tick, _watched(tick, memory)))
+    memory = _with_late_load(tick, _with_latencies(tick, _with_rise(tick, _watched(tick, memory))))
     asks = _asks(tick, memory)
     memory, panic = _with_windows(tick, memory, asks)
     victim = victim_of(policy, signals, demand.prefill_rate)
@@ -187,6 +187,14 @@ def _with_latencies(tick: _Tick, memory: ScalingMemory) -> ScalingMemory:
         first_token_floor_ms=latency_guard.floor_of(memory.first_token_floor_ms, tick.first, low=low),
         inter_token_floor_ms=latency_guard.floor_of(memory.inter_token_floor_ms, tick.between, low=low),
     )
+
+
+def _with_late_load(tick: _Tick, memory: ScalingMemory) -> ScalingMemory:
+    """The memory with the load of this tick, if a latency target is missed for it."""
+    known = tick.demand.compute_permille > 0 and tick.signals.complete and tick.state.ready > 0
+    if not known or tick.first.low or sum(memory.late) < LATE_TO_ACT:
+        return memory
+    return late_load.noticed(memory, tick.load_permille, tick.state.ready, tick.now_seconds)
 
 
 def _asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
@@ -294,6 +302,10 @@ def _demand_asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
         "tokens": _ask(tick, memory, each.tokens, tokens_now, of_tokens),
         "sequences": _ask(tick, memory, each.sequences, sequences_now, of_sequences),
         "compute": _ask(tick, memory, each.compute_permille, load_now, of_load),
+        "earlierLatency": late_load.asks(
+            late_load.limit_permille(tick.policy, memory, tick.now_seconds),
+            load_now,
+        ),
     }
 
 
@@ -396,6 +408,8 @@ def _inputs(
         first_token_needed=asks["firstToken"].need,
         inter_token_replicas=asks["betweenTokens"].growth,
         inter_token_needed=asks["betweenTokens"].need,
+        late_load_replicas=asks["earlierLatency"].growth,
+        late_load_permille=late_load.limit_permille(policy, memory, tick.now_seconds),
         waiting_requests=signals.waiting_requests,
         idle_seconds=idle_seconds(memory, tick.now_seconds),
         observed_seconds=int(tick.now_seconds - memory.since_seconds),

@@ -68,6 +68,8 @@ class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
     changed_seconds: float | None = None
     """The number of replicas changed last."""
     decreased_seconds: float | None = None
+    shrunk_from: int = 0
+    """The number before the last shrinks, between which nothing was added."""
     growth: Entries = ()
     """The lowest number that signals asked for, within the time for which growth must be asked."""
     need: Entries = ()
@@ -90,6 +92,8 @@ class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Its seats then."""
     compute_samples: tuple[int, ...] = ()
     """Load in 1/1000 of a replica's measured speed, while work waited at every replica."""
+    late_loads: Entries = ()
+    """Time, and load in 1/1000 of a replica's measured speed, when a latency target was missed."""
     means: Means | None = None
     """Of the demand; None before it was known."""
     risen_since_seconds: float | None = None

@@ -8,7 +8,8 @@ explains, and for twice as long with each further growth that undoes a shrink wi
 
 Growth for a load that rises shows that fewer replicas do not suffice for the risen load, and nothing of the
 one before it, which the mean still is. Only growth that undoes a shrink shows that fewer were a mistake at
-the mean load, too: then the load comes in bursts, and what they need is kept in between.
+the mean load, too: then the load comes in bursts, and what was there before the shrink is kept in between.
+What they need beyond that is kept for the risen load, as of any other rise.
 """
 
 from typing import Final
@@ -36,7 +37,8 @@ def noticed(
     if means is None:
         return memory  # no later load could be compared with it
     load_permille, tokens = means.load_permille * means.lowest_ratio, means.tokens * means.lowest_ratio
-    if now is not None and memory.hold_factor == 1:
+    undoes = memory.hold_factor > 1 and replicas <= memory.shrunk_from
+    if now is not None and not undoes:
         load_permille = max(load_permille, means.load_level.risen(now.load_permille, now.requests))
         tokens = max(tokens, means.tokens_level.risen(now.tokens, now.sequences))
     if means.seconds < LEAST_MEAN_SECONDS and load_permille <= 0 and tokens <= 0:

@@ -35,6 +35,7 @@ def ticked(
         growths=growths,
         changed_seconds=now_seconds if added else memory.changed_seconds,
         decreased_seconds=now_seconds if added < 0 else memory.decreased_seconds,
+        shrunk_from=_shrunk_from(memory) if added < 0 else memory.shrunk_from,
         busy_seconds=busy,
     )
 
@@ -53,6 +54,12 @@ def _with_growth(growths: Entries, newest: tuple[float, int]) -> Entries:
     return ((at_seconds, oldest + next_oldest), *others)
 
 
+def _shrunk_from(memory: ScalingMemory) -> int:
+    """With one more shrink: the number before it, or before the first of those that it follows at once."""
+    follows = memory.changed_seconds is not None and memory.changed_seconds == memory.decreased_seconds
+    return max(memory.spec_replicas, memory.shrunk_from) if follows else memory.spec_replicas
+
+
 def _after_gap(memory: ScalingMemory, state: ReplicaState, now_seconds: float) -> ScalingMemory:
     """A first tick, a pause of the operator, or a clock that was set: nothing counts as observed.
 
@@ -64,10 +71,12 @@ def _after_gap(memory: ScalingMemory, state: ReplicaState, now_seconds: float) -
         spec_replicas=state.spec_replicas,
         changed_seconds=None if first else now_seconds,
         decreased_seconds=None if memory.decreased_seconds is None else now_seconds,
+        shrunk_from=memory.shrunk_from,
         supply_samples=memory.supply_samples,
         supply_tokens=memory.supply_tokens,
         supply_sequences=memory.supply_sequences,
         compute_samples=memory.compute_samples,
+        late_loads=memory.late_loads,
         first_token_floor_ms=memory.first_token_floor_ms,
         inter_token_floor_ms=memory.inter_token_floor_ms,
     )

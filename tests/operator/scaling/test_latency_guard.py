@@ -9,9 +9,9 @@ from warmfleet_operator.scaling.decision import ScalingReason
 from warmfleet_operator.scaling.policy import LatencyGoal
 from warmfleet_operator.scaling.signals import Traffic
 from warmfleet_testing.resources.scaling_signals import (
-    FULL_MINUTES,
     POLICY,
     PREFILL_RATE,
+    WATCHED,
     Ticks,
     at_rest,
     fleet,
@@ -80,7 +80,7 @@ def test_while_no_speed_is_measured_there_are_no_more_replicas_than_sequences():
 
 
 def test_slow_requests_without_load_keep_no_replica_but_the_last():
-    decision = last(TARGETED, served(0, 30_000), at_rest(4))
+    decision = last(TARGETED, served(0, 30_000), at_rest(4), WATCHED)
 
     assert decision.recommendations["firstToken"] == 1
     assert decision.to_replicas == 3
@@ -147,8 +147,8 @@ def test_a_shrink_must_leave_the_predicted_percentile_within_its_target():
     near = Ticks(goal)
     near.run(served(800, 200), at_rest(4), 60)
 
-    held = near.run(served(2600, 700), at_rest(4), FULL_MINUTES)[-1]
-    free = Ticks(goal).run(served(2600, 5), at_rest(4), FULL_MINUTES)[-1]
+    held = near.run(served(2600, 700), at_rest(4), WATCHED)[-1]
+    free = Ticks(goal).run(served(2600, 5), at_rest(4), WATCHED)[-1]
 
     assert held.to_replicas == 4
     assert free.to_replicas == 3

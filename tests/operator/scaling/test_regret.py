@@ -10,6 +10,7 @@ from warmfleet_operator.scaling.policy import LatencyGoal
 from warmfleet_testing.resources.scaling_signals import (
     POLICY,
     PREFILL_RATE,
+    WATCHED,
     Ticks,
     at_rest,
     fleet,
@@ -154,7 +155,7 @@ def test_a_growth_for_the_cache_is_not_kept_for_a_lower_rate_of_requests():
     ticks = Ticks(POLICY)
     fewer = with_requests(after_growth(ticks), 20)
 
-    assert ticks.run(fewer, at_rest(3), 1500)[-1].to_replicas == 2
+    assert ticks.run(fewer, at_rest(3), WATCHED)[-1].to_replicas == 2
 
 
 @pytest.mark.parametrize(

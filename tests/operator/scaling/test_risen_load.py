@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import pytest
+from msgspec.structs import replace
 
 from warmfleet_operator.scaling import outgrown
 from warmfleet_operator.scaling.chance import Means
@@ -83,6 +84,25 @@ def test_a_replica_whose_shrink_had_to_be_undone_is_kept_between_bursts():
     assert (first, between, second) == (4, 2, 4)
     assert afterwards[-1] == 3
     assert long_afterwards[-1] == 2
+
+
+@pytest.mark.parametrize(("load_permille", "needed"), [(1200, 4), (4800, 7)])
+def test_of_a_growth_that_undoes_a_shrink_the_calm_load_keeps_what_was_there_before(load_permille, needed):
+    """What a larger burst needs beyond that shows nothing of the calm between bursts."""
+    calm = Means(
+        load_permille=1200, tokens=0, sequences=10, requests=300, requests_per_second=10, seconds=200
+    )
+    burst = Means(load_permille=5000, tokens=0, sequences=40, requests=1300)
+    memory = ScalingMemory(
+        means=calm, decreased_seconds=50.0, undone_seconds=50.0, hold_factor=2, shrunk_from=4
+    )
+    for number in (3, 4, 7):
+        memory = outgrown.noticed(POLICY, memory, burst, number, now_seconds=100.0 + number)
+    later = replace(calm, load_permille=load_permille)
+
+    asks = outgrown.asks(POLICY, ScalingMemory(means=later, outgrown=memory.outgrown), 200.0)
+
+    assert asks.need == needed
 
 
 @pytest.mark.parametrize(("load_permille", "needed"), [(2500, 5), (2000, 0)])

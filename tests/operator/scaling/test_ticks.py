@@ -69,3 +69,13 @@ def test_a_growth_in_many_steps_keeps_to_the_rate_of_a_long_period():
 
     assert replicas == first + 40
     assert len(memory.growths) <= MAX_GROWTHS
+
+
+def test_what_was_there_before_the_last_shrinks_is_known_until_the_next_ones():
+    memory, seen = ScalingMemory(), []
+    for now, replicas in enumerate((6, 6, 5, 4, 4, 5, 7, 6, 6, 5)):
+        state = ReplicaState(replicas, ready=replicas)
+        memory = ticked(POLICY, memory, signals(fleet(replicas)), state, 2.0 * now)
+        seen.append(memory.shrunk_from)
+
+    assert seen == [0, 0, 6, 6, 6, 6, 6, 7, 7, 7]

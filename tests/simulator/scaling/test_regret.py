@@ -92,7 +92,7 @@ def test_prompts_that_no_larger_cache_spares_add_none_at_the_same_rate(prefixes:
 
 def test_blocks_that_an_own_shrink_lost_do_not_bring_the_replica_back() -> None:
     """Its hot set fits into the replica that is left, which has to compute half of it anew."""
-    watched, report = run(1000.0, prefixes=ONE_AND_A_HALF // 2, replicas=2)
+    watched, report = run(2000.0, prefixes=ONE_AND_A_HALF // 2, replicas=2)
 
     assert watched.changes == [(2, 1)]
     assert report.missed_tokens["lost"] > PREFIX_BLOCKS * BLOCK

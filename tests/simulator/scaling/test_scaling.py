@@ -123,7 +123,7 @@ def test_the_operators_policy_grows_under_load_and_shrinks_after_it() -> None:
 
     def trace() -> Iterator[TraceRequest]:
         yield from steady(300.0, per_second=20.0)
-        yield from steady(1500.0, per_second=0.5, begin=300.0, first=10_000)
+        yield from steady(2100.0, per_second=0.5, begin=300.0, first=10_000)
 
     settings = replace(SETTINGS, autoscaler=lambda: OperatorAutoscaler(OBJECTIVE.policy(max_replicas=20)))
 
@@ -142,7 +142,7 @@ def test_the_operators_policy_grows_under_load_and_shrinks_after_it() -> None:
 def test_every_change_of_the_number_of_replicas_has_the_operators_reason() -> None:
     def trace() -> Iterator[TraceRequest]:
         yield from steady(300.0, per_second=20.0)
-        yield from steady(1500.0, per_second=0.5, begin=300.0, first=10_000)
+        yield from steady(2100.0, per_second=0.5, begin=300.0, first=10_000)
 
     report = simulate(
         trace(), replace(SETTINGS, autoscaler=lambda: OperatorAutoscaler(OBJECTIVE.policy(max_replicas=20)))
