@@ -217,21 +217,25 @@ def test_the_operators_policy_scales_within_an_objective(trace: Path, slo: Path)
     assert report["replica_seconds"] > 0
 
 
-def test_the_changes_of_a_fleet_stand_below_it_with_their_reasons(tmp_path: Path, slo: Path) -> None:
+@pytest.fixture
+def busy(tmp_path: Path) -> Path:
+    """Four prompts a second, which are too many for one replica."""
     lines = [
-        json.dumps(
-            {
-                "timestamp": number * 250,
-                "input_length": 2048,
-                "output_length": 40,
-                "hash_ids": list(range(4 * number, 4 * number + 4)),
-            }
-        )
+        {
+            "timestamp": number * 250,
+            "input_length": 2048,
+            "output_length": 40,
+            "hash_ids": list(range(4 * number, 4 * number + 4)),
+        }
         for number in range(200)
     ]
     path = tmp_path / "busy.jsonl"
-    path.write_text("\n".join(lines) + "\n")
-    arguments = ("--trace", str(path), "--slo", str(slo), "--policy", "Operator", "--replicas", "1")
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_the_changes_of_a_fleet_stand_below_it_with_their_reasons(busy: Path, slo: Path) -> None:
+    arguments = ("--trace", str(busy), "--slo", str(slo), "--policy", "Operator", "--replicas", "1")
 
     text = run(*arguments).stdout
     (report,) = json.loads(run(*arguments, "-o", "json").stdout)["reports"]
@@ -244,6 +248,26 @@ def test_the_changes_of_a_fleet_stand_below_it_with_their_reasons(tmp_path: Path
     assert row.startswith(
         f"0:{at // 60:02}:{at % 60:02}  1 to {first['to_replicas']}    latency above target  "
     )
+    assert "more, in --output json" not in text
+
+
+def test_of_several_fleets_each_has_its_changes_up_to_a_number(
+    busy: Path, slo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warmfleet_cli.simulate_tables.MAX_CHANGES", 1)
+
+    text = run(
+        "--trace", str(busy), "--slo", str(slo), "--policy", "Operator", "--replicas", "1",
+        "--routing", "LowestCost,RoundRobin",
+    ).stdout  # fmt: skip
+
+    lines = text.splitlines()
+    for routing in ("LowestCost:", "RoundRobin:"):
+        head, row, more = lines[lines.index(routing) + 1 :][:3]
+        assert head.startswith("     AT")
+        assert "1 to 2" in row
+        assert more.startswith("and ")
+        assert more.endswith(" more, in --output json with the figures that decided")
 
 
 def test_policies_stand_beside_fleets_that_know_the_traffic(trace: Path, slo: Path) -> None:

@@ -5,8 +5,8 @@ from typing import Final
 
 from warmfleet_cli.output import printable, table_lines
 from warmfleet_cli.top.views import ModelView, Percentiles, ReplicaView
-from warmfleet_operator.scaling.advice import in_words
-from warmfleet_operator.scaling.decision import LimitingRule, ScalingDecision
+from warmfleet_operator.scaling.advice import asked_for, because
+from warmfleet_operator.scaling.decision import ScalingDecision
 
 _COLUMNS: Final = (
     "REPLICA",
@@ -40,7 +40,8 @@ def _summary(view: ModelView) -> list[str]:
         ("next tokens", _latency(view.inter_token)),
     ]
     if view.decision is not None:
-        rows[2:2] = [("because", _reason(view.decision)), ("asked for", _asked(view.decision))]
+        asks = asked_for(view.decision.recommendations)
+        rows[2:2] = [("because", because(view.decision)), ("asked for", asks or "nothing")]
     if view.remark:
         rows.append(("missing", view.remark))
     return [f"{name:<12} {printable(text)}" for name, text in rows]
@@ -48,17 +49,6 @@ def _summary(view: ModelView) -> list[str]:
 
 def _wanted(decision: ScalingDecision | None) -> str:
     return "" if decision is None else f", {decision.to_replicas} wanted"
-
-
-def _reason(decision: ScalingDecision) -> str:
-    limit = f", limited by {decision.limit}" if decision.limit is not LimitingRule.NONE else ""
-    return f"{in_words(decision.reason)}{limit}"
-
-
-def _asked(decision: ScalingDecision) -> str:
-    """What each signal alone would do."""
-    asks = (f"{number} by {signal}" for signal, number in decision.recommendations.items() if number)
-    return ", ".join(asks) or "nothing"
 
 
 def _prompts(view: ModelView) -> str:

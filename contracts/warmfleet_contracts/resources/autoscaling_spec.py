@@ -84,7 +84,7 @@ class ScaleDownLimits(Resource):
         default=300,
         ge=0,
         le=86_400,
-        description="Seconds for which nothing may have needed the replica; watched is six times as long.",
+        description="Seconds for which nothing may have needed the replica.",
     )
     payback_seconds: int = Field(
         default=600, ge=1, le=86_400, description="Seconds over which its idle time must outweigh its cache."

@@ -5,6 +5,7 @@ tick, and not at a tick without demand: so in mode Advisory what was asked for s
 a replica that was really added could have been removed again.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -153,6 +154,17 @@ def in_words(reason: ScalingReason) -> str:
     return _REASONS[reason]
 
 
+def because(decision: ScalingDecision) -> str:
+    """Its reason, and the rule that limited it."""
+    limit = f", limited by {decision.limit}" if decision.limit else ""
+    return f"{in_words(decision.reason)}{limit}"
+
+
+def asked_for(recommendations: Mapping[str, int]) -> str:
+    """What each signal alone would do; empty if none asks for any."""
+    return ", ".join([f"{number} by {signal}" for signal, number in recommendations.items() if number])
+
+
 def explained(decision: ScalingDecision) -> str:
     """One sentence with the numbers that decided."""
     inputs = decision.inputs
@@ -175,8 +187,10 @@ def explained(decision: ScalingDecision) -> str:
         text += f"; {inputs.first_token_ms} ms to the first token are predicted"
     if inputs.inter_token_ms:
         text += f"; {inputs.inter_token_ms} ms between tokens are predicted"
-    if inputs.late_load_permille:
-        text += f"; a latency target was missed at {round(inputs.late_load_permille / 10)} % of compute"
+    if inputs.late_load_replicas > inputs.spec_replicas:
+        text += (
+            f"; earlier a latency target was missed at {round(inputs.late_load_permille / 10)} % of compute"
+        )
     if inputs.capacity_miss_percent:
         text += f"; {inputs.capacity_miss_percent} % of prompt tokens were evicted too early"
     return f"{text}; limited by {decision.limit.value}" if decision.limit else text

@@ -102,7 +102,7 @@ def _shrunk(policy: AutoscalingPolicy, inputs: DecisionInputs) -> Choice:
         return Choice(replicas, ScalingReason.STEADY, limit)
     if replicas == 1:
         rule, reason = forbids_zero(policy, inputs), ScalingReason.IDLE
-    elif inputs.stable_need >= replicas:
+    elif max(inputs.stable_need, inputs.stable_growth) >= replicas:
         unknown = inputs.missing_replicas or inputs.missing_routers
         limit = LimitingRule.SIGNALS_MISSING if unknown else LimitingRule.NONE
         return Choice(replicas, ScalingReason.STEADY, limit)

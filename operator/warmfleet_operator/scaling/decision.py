@@ -100,15 +100,17 @@ class DecisionInputs:
     inter_token_replicas: int = 0
     inter_token_needed: int = 0
     late_load_replicas: int = 0
-    """What keeps the load below the one at which a latency target was missed; 0: nothing."""
+    """What keeps the load no higher than the one at which a latency target was missed; 0: nothing."""
     late_load_permille: int = 0
-    """That load, in 1/1000 of one replica's time; 0: unknown."""
+    """That load, in 1/1000 of what a replica computes; 0: unknown."""
     waiting_requests: int = 0
     """Queued or held in routers."""
     idle_seconds: int = 0
     """-1: a request is somewhere."""
     observed_seconds: int = 0
     """Without a gap."""
+    watched_seconds: int = 0
+    """In which the demand was known, but for short gaps."""
     stable_growth: int = 0
     """The lowest number asked for within the time of stabilization."""
     stable_need: int = 0

@@ -3,42 +3,63 @@
 A percentile shows too high a load once requests have missed their target, and a pod takes minutes to start.
 The threshold of demand is a share of what replicas compute; some targets are missed long before, as steps
 with long contexts take longer at two thirds of it. So the load of such a miss is remembered, and asks for
-growth the next time, before the percentile does. A miss at a low load (`latency_guard.LOW_LOAD`) has another
-cause, and teaches nothing.
+growth the next time, before the percentile does.
 
-The median of the last samples counts, so that an odd one changes nothing; each for as long as a growth is
-kept (`outgrown`), so that what has been mended since does not ask for replicas for ever.
+Not every miss is one of the load: at a low one (`latency_guard.LOW_LOAD`) it has another cause. And the
+percentile of a minute may be that of requests which waited for a replica that is ready by now, so the load is
+that of the fewest replicas in it; a fleet that wakes had none. The median of
+three samples at least, of ten at most, counts, so that an odd one changes nothing; each for twelve windows of
+stabilization, an hour at most, so that what has been mended since does not ask for replicas for ever. Another
+target knows nothing of the misses of the last one.
 """
 
 from statistics import median
+from typing import Final
 
 from msgspec.structs import replace
 
 from warmfleet_operator.scaling.demand import Ask, asked
+from warmfleet_operator.scaling.latency_guard import LOW_LOAD
 from warmfleet_operator.scaling.memory import MAX_SAMPLES, ScalingMemory
 from warmfleet_operator.scaling.outgrown import HOLD_WINDOWS
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.scaling.signals import TRAFFIC_SECONDS
 
+LEAST_SAMPLES: Final = 3
+MOST_SECONDS: Final = 3600.0
+"""That a sample counts."""
 
-def noticed(memory: ScalingMemory, load_permille: int, ready: int, now_seconds: float) -> ScalingMemory:
-    """The memory with a miss of a target at this load of so many replicas, in 1/1000 of one replica's time.
+
+def aimed(policy: AutoscalingPolicy, memory: ScalingMemory) -> ScalingMemory:
+    """The memory without the misses of other targets than those of `policy`."""
+    goals = (policy.first_token, policy.between_tokens)
+    first, between = (goal.target_milliseconds if goal is not None else 0 for goal in goals)
+    if memory.late_goals == (first, between):
+        return memory
+    return replace(memory, late_goals=(first, between), late_loads=())
+
+
+def noticed(memory: ScalingMemory, load_permille: int, now_seconds: float) -> ScalingMemory:
+    """The memory with a miss of a target at this load of the fleet, in 1/1000 of what one replica computes.
 
     A load is that of `TRAFFIC_SECONDS`: there is no more than one sample of that time.
     """
-    samples = memory.late_loads
-    if samples and now_seconds - samples[-1][0] < TRAFFIC_SECONDS:
+    samples, ready = memory.late_loads, memory.fewest_ready[0][1]
+    known = bool(samples) and now_seconds - samples[-1][0] < TRAFFIC_SECONDS
+    if known or not ready or load_permille < 1000 * LOW_LOAD * ready:
         return memory
-    return replace(memory, late_loads=(*samples, (now_seconds, load_permille // ready))[-MAX_SAMPLES:])
+    return replace(
+        memory, late_loads=(*samples, (now_seconds, min(load_permille // ready, 1000)))[-MAX_SAMPLES:]
+    )
 
 
-def limit_permille(policy: AutoscalingPolicy, memory: ScalingMemory, now_seconds: float) -> int:
-    """The load of one replica at which a target was missed; 0: none is known."""
-    oldest = now_seconds - HOLD_WINDOWS * policy.down_stabilization_seconds
-    known = [load_permille for at_seconds, load_permille in memory.late_loads if at_seconds >= oldest]
-    return round(median(known)) if known else 0
+def share_permille(policy: AutoscalingPolicy, memory: ScalingMemory, now_seconds: float) -> int:
+    """At which load a target was missed, in 1/1000 of what a replica computes; 0: not known."""
+    oldest = now_seconds - min(HOLD_WINDOWS * policy.down_stabilization_seconds, MOST_SECONDS)
+    known = [share for at_seconds, share in memory.late_loads if at_seconds >= oldest]
+    return round(median(known)) if len(known) >= LEAST_SAMPLES else 0
 
 
-def asks(limit: int, load_permille: float) -> Ask:
-    """Replicas that keep the load below `limit`; a shrink asks other rules what it must leave."""
-    return Ask(asked(load_permille, limit, 100, 100).growth)
+def asks(share: int, supply_permille: int, load_permille: float) -> Ask:
+    """Replicas of which each has at most `share` of what it computes. What a shrink leaves is for others."""
+    return Ask(asked(load_permille, share * supply_permille // 1000, 100, 100).growth)

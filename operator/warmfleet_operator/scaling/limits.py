@@ -1,10 +1,15 @@
 """What keeps the number of replicas from the one that signals ask for: bounds, rates, unsafe moments."""
 
+from typing import Final
+
 from warmfleet_operator.scaling import experience
 from warmfleet_operator.scaling.decision import DecisionInputs, LimitingRule
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.scaling.shrink import SAFETY
 from warmfleet_operator.scaling.windows import Entries
+
+MOST_WATCHED_SECONDS: Final = 1800.0
+"""That a load has to be watched before a shrink: the longest time of a mean of `chance`."""
 
 
 def growth_limit(policy: AutoscalingPolicy, growths: Entries, replicas: int) -> int:
@@ -29,19 +34,20 @@ def grown(policy: AutoscalingPolicy, inputs: DecisionInputs, wanted: int) -> tup
 
 def forbids_shrink(policy: AutoscalingPolicy, inputs: DecisionInputs) -> LimitingRule:
     """Why no replica of ours may go now; NONE if one may."""
-    if not _is_observed(policy, inputs) or inputs.stable_need >= inputs.spec_replicas:
-        return _first_unsafe(policy, inputs) or LimitingRule.STABILIZATION
-    return _first_unsafe(policy, inputs)
+    unsafe = _first_unsafe(policy, inputs)
+    return unsafe if _is_watched(policy, inputs) else unsafe or LimitingRule.STABILIZATION
 
 
-def _is_observed(policy: AutoscalingPolicy, inputs: DecisionInputs) -> bool:
+def _is_watched(policy: AutoscalingPolicy, inputs: DecisionInputs) -> bool:
     """Whether enough was seen of the load: what a calm beginning does not need, the first burst may.
 
     Of a fleet without requests nothing more will be seen.
     """
     window_seconds = policy.down_stabilization_seconds
-    windows = 1 if inputs.idle_seconds >= window_seconds else experience.SPANS
-    return inputs.observed_seconds >= windows * window_seconds
+    if inputs.observed_seconds < window_seconds:
+        return False
+    is_idle = inputs.idle_seconds >= window_seconds
+    return is_idle or inputs.watched_seconds >= min(experience.SPANS * window_seconds, MOST_WATCHED_SECONDS)
 
 
 def forbids_zero(policy: AutoscalingPolicy, inputs: DecisionInputs) -> LimitingRule:

@@ -189,12 +189,21 @@ def _with_latencies(tick: _Tick, memory: ScalingMemory) -> ScalingMemory:
     )
 
 
+def _is_late(memory: ScalingMemory) -> bool:
+    """Whether a target was missed often enough to act."""
+    return sum(memory.late) >= LATE_TO_ACT
+
+
+def _late_permille(tick: _Tick, memory: ScalingMemory) -> int:
+    return late_load.share_permille(tick.policy, memory, tick.now_seconds)
+
+
 def _with_late_load(tick: _Tick, memory: ScalingMemory) -> ScalingMemory:
     """The memory with the load of this tick, if a latency target is missed for it."""
-    known = tick.demand.compute_permille > 0 and tick.signals.complete and tick.state.ready > 0
-    if not known or tick.first.low or sum(memory.late) < LATE_TO_ACT:
+    memory, load_permille = late_load.aimed(tick.policy, memory), tick.first.load_permille
+    if load_permille < 0 or not tick.signals.complete or not _is_late(memory):
         return memory
-    return late_load.noticed(memory, tick.load_permille, tick.state.ready, tick.now_seconds)
+    return late_load.noticed(memory, load_permille, tick.now_seconds)
 
 
 def _asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
@@ -209,7 +218,7 @@ def _asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
         # Any request asks for one replica; the last one goes by the time of idleness alone.
         "requests": Ask(int(signals.waiting_requests > 0), 1),
     }
-    late = sum(memory.late) >= LATE_TO_ACT
+    late = _is_late(memory)
     load = tick.load_permille if tick.demand.compute_permille >= 0 else -1
     most = latency_guard.at_low_load(load, tick.supply.compute_permille, tick.demand.sequences)
     for name, goal, view in (
@@ -275,18 +284,26 @@ def _watched(tick: _Tick, memory: ScalingMemory) -> ScalingMemory:
     """The memory with this moment of demand, if all of it is known."""
     if tick.blind or not tick.signals.complete:
         return memory
+    spans, since = memory.spans, memory.watched_since_seconds
+    if not spans or tick.now_seconds - spans[-1].until_seconds > tick.policy.gap_seconds:
+        since = tick.now_seconds
     spans = experience.watched(
-        memory.spans,
+        spans,
         tick.percent,
         tick.now_seconds,
         window_seconds=tick.policy.down_stabilization_seconds,
         gap_seconds=tick.policy.gap_seconds,
     )
-    return replace(memory, spans=spans)
+    return replace(memory, spans=spans, watched_since_seconds=since)
+
+
+def _watched_seconds(tick: _Tick, memory: ScalingMemory) -> int:
+    since = memory.watched_since_seconds
+    return 0 if since is None else int(tick.now_seconds - since)
 
 
 def _demand_asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
-    """What tokens, sequences and compute ask for, chance excluded."""
+    """What tokens, sequences, compute and the load of an earlier miss ask for, chance excluded."""
     demand, each, requests = tick.demand, tick.supply, tick.signals.traffic.arrivals
     load = max(0, demand.compute_permille)
     backlog = backlog_permille(demand, tick.policy.backlog_seconds)
@@ -302,10 +319,7 @@ def _demand_asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
         "tokens": _ask(tick, memory, each.tokens, tokens_now, of_tokens),
         "sequences": _ask(tick, memory, each.sequences, sequences_now, of_sequences),
         "compute": _ask(tick, memory, each.compute_permille, load_now, of_load),
-        "earlierLatency": late_load.asks(
-            late_load.limit_permille(tick.policy, memory, tick.now_seconds),
-            load_now,
-        ),
+        "earlierLatency": late_load.asks(_late_permille(tick, memory), each.compute_permille, load_now),
     }
 
 
@@ -409,10 +423,11 @@ def _inputs(
         inter_token_replicas=asks["betweenTokens"].growth,
         inter_token_needed=asks["betweenTokens"].need,
         late_load_replicas=asks["earlierLatency"].growth,
-        late_load_permille=late_load.limit_permille(policy, memory, tick.now_seconds),
+        late_load_permille=_late_permille(tick, memory),
         waiting_requests=signals.waiting_requests,
         idle_seconds=idle_seconds(memory, tick.now_seconds),
         observed_seconds=int(tick.now_seconds - memory.since_seconds),
+        watched_seconds=_watched_seconds(tick, memory),
         stable_need=memory.need[0][1],
         growth_limit=growth_limit(policy, memory.growths, state.spec_replicas),
         changed_seconds=-1 if changed is None else int(tick.now_seconds - changed),

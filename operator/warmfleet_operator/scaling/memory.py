@@ -76,6 +76,8 @@ class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The highest number that signals still needed, within the time after which a shrink may follow."""
     spans: tuple[Span, ...] = ()
     """The demand of the last windows, oldest first."""
+    watched_since_seconds: float | None = None
+    """Since then the demand was known, but for short gaps."""
     panic_until_seconds: float | None = None
     busy_seconds: float | None = None
     """The last tick with a request anywhere."""
@@ -92,8 +94,12 @@ class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Its seats then."""
     compute_samples: tuple[int, ...] = ()
     """Load in 1/1000 of a replica's measured speed, while work waited at every replica."""
+    fewest_ready: Entries = ()
+    """The lowest number of ready replicas, within the time of percentiles."""
+    late_goals: tuple[int, int] = (0, 0)
+    """The targets in milliseconds that `late_loads` missed: first token, between tokens; 0: none."""
     late_loads: Entries = ()
-    """Time, and load in 1/1000 of a replica's measured speed, when a latency target was missed."""
+    """Time, and load in 1/1000 of what the replicas compute, when a latency target was missed."""
     means: Means | None = None
     """Of the demand; None before it was known."""
     risen_since_seconds: float | None = None

@@ -5,8 +5,8 @@ from msgspec.structs import replace
 from warmfleet_operator.scaling.decision import ReplicaState
 from warmfleet_operator.scaling.memory import MAX_GROWTHS, ScalingMemory
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
-from warmfleet_operator.scaling.signals import FleetSignals
-from warmfleet_operator.scaling.windows import Entries
+from warmfleet_operator.scaling.signals import LATENCY_SECONDS, FleetSignals
+from warmfleet_operator.scaling.windows import Entries, with_lowest
 
 
 def ticked(
@@ -37,6 +37,7 @@ def ticked(
         decreased_seconds=now_seconds if added < 0 else memory.decreased_seconds,
         shrunk_from=_shrunk_from(memory) if added < 0 else memory.shrunk_from,
         busy_seconds=busy,
+        fewest_ready=with_lowest(memory.fewest_ready, now_seconds, state.ready, LATENCY_SECONDS),
     )
 
 
@@ -71,12 +72,12 @@ def _after_gap(memory: ScalingMemory, state: ReplicaState, now_seconds: float) -
         spec_replicas=state.spec_replicas,
         changed_seconds=None if first else now_seconds,
         decreased_seconds=None if memory.decreased_seconds is None else now_seconds,
-        shrunk_from=memory.shrunk_from,
         supply_samples=memory.supply_samples,
         supply_tokens=memory.supply_tokens,
         supply_sequences=memory.supply_sequences,
         compute_samples=memory.compute_samples,
-        late_loads=memory.late_loads,
+        late_loads=tuple([sample for sample in memory.late_loads if sample[0] <= now_seconds]),
+        late_goals=memory.late_goals,
         first_token_floor_ms=memory.first_token_floor_ms,
         inter_token_floor_ms=memory.inter_token_floor_ms,
     )

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from warmfleet_operator.scaling.advice import explained, in_words
+from warmfleet_operator.scaling.advice import because, explained
 from warmfleet_simulator.scaling.autoscaler import Wanted
 
 
@@ -30,14 +30,13 @@ def replica_change(at_seconds: float, from_replicas: int, wanted: Wanted) -> Rep
     decision = wanted.decision
     if decision is None:
         return ReplicaChange(at_seconds, from_replicas, wanted.replicas, "", "", "", "", {})
-    limited = f", limited by {decision.limit}" if decision.limit else ""
     return ReplicaChange(
         at_seconds,
         from_replicas,
         wanted.replicas,
         decision.reason,
         decision.limit,
-        f"{in_words(decision.reason)}{limited}",
+        because(decision),
         explained(decision),
         dict(decision.recommendations),
     )

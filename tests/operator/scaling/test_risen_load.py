@@ -96,8 +96,7 @@ def test_of_a_growth_that_undoes_a_shrink_the_calm_load_keeps_what_was_there_bef
     memory = ScalingMemory(
         means=calm, decreased_seconds=50.0, undone_seconds=50.0, hold_factor=2, shrunk_from=4
     )
-    for number in (3, 4, 7):
-        memory = outgrown.noticed(POLICY, memory, burst, number, now_seconds=100.0 + number)
+    memory = outgrown.noticed(POLICY, memory, burst, 7, now_seconds=100.0)
     later = replace(calm, load_permille=load_permille)
 
     asks = outgrown.asks(POLICY, ScalingMemory(means=later, outgrown=memory.outgrown), 200.0)

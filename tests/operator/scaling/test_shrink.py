@@ -144,6 +144,24 @@ def test_the_first_replica_goes_when_the_load_was_watched_for_half_an_hour():
     assert {one.limit for one in busy[400:800]} == {LimitingRule.STABILIZATION}
 
 
+def test_half_an_hour_is_enough_also_with_a_longer_window():
+    policy = replace(POLICY, down_stabilization_seconds=2400.0)
+    traffic = Traffic(seconds=30.0, prompt_tokens=round(30 * PREFILL_RATE), requests=20_000)
+
+    decisions = Ticks(policy).run(signals(fleet(4), traffic=traffic), at_rest(4), 2500)
+
+    assert next(n for n, one in enumerate(decisions) if one.to_replicas < 4) * TICK_SECONDS == 2400
+
+
+def test_time_in_which_signals_were_missing_does_not_count_as_watched():
+    traffic = Traffic(seconds=30.0, prompt_tokens=round(30 * PREFILL_RATE), requests=20_000)
+    view, ticks = signals(fleet(4), traffic=traffic), Ticks(POLICY)
+    ticks.run(replace(view, missing_routers=1), at_rest(4), 1700)
+
+    assert {one.to_replicas for one in ticks.run(view, at_rest(4), 1790)} == {4}
+    assert ticks.run(view, at_rest(4), 20)[-1].to_replicas == 3
+
+
 def test_no_replica_goes_while_the_load_rises():
     """The need of the last minutes allows the shrink, and so does the risen load once it is the mean."""
 

@@ -79,3 +79,12 @@ def test_what_was_there_before_the_last_shrinks_is_known_until_the_next_ones():
         seen.append(memory.shrunk_from)
 
     assert seen == [0, 0, 6, 6, 6, 6, 6, 7, 7, 7]
+
+
+def test_a_shrink_after_a_pause_of_the_operator_follows_none_of_before():
+    memory = ScalingMemory()
+    for now, replicas in ((0.0, 9), (2.0, 8), (4.0, 9), (1000.0, 9), (1002.0, 7)):
+        state = ReplicaState(replicas, ready=replicas)
+        memory = ticked(POLICY, memory, signals(fleet(replicas)), state, now)
+
+    assert memory.shrunk_from == 9

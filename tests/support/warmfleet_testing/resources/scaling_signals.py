@@ -34,7 +34,7 @@ PREFILL_RATE: Final = 10_000.0
 DECODE_RATE: Final = 1_000.0
 TICK_SECONDS: Final = 2.0
 FULL_MINUTES: Final = 400.0
-"""Seconds: longer than a shrink has to be needed."""
+"""Seconds: longer than a fleet without requests, as `loaded`, must need a shrink. With some: `WATCHED`."""
 WATCHED: Final = 1900.0
 """Seconds: longer than a load has to be watched before the first shrink."""
 POLICY: Final = AutoscalingPolicy.of(AutoscalingSpec.model_validate({"maxReplicas": 20}))
