@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 
 from warmfleet_cli.output import make_console, print_table
-from warmfleet_operator.scaling.advice import asked_for
+from warmfleet_operator.scaling.advice import asked_for, because
 
 if TYPE_CHECKING:
     from warmfleet_simulator.grid_search import GridRow
@@ -165,8 +165,8 @@ def _print_changes(console: Console, report: "Report", *, several: bool) -> None
         [
             _time(change.at_seconds - report.first_arrival_seconds),
             f"{change.from_replicas} to {change.to_replicas}",
-            change.because or "-",
-            asked_for(change.recommendations) or "-",
+            because(change.decision) if change.decision is not None else "-",
+            (asked_for(change.decision.recommendations) if change.decision is not None else "") or "-",
         ]
         for change in report.changes[:MAX_CHANGES]
     ]

@@ -24,7 +24,7 @@ from warmfleet_simulator.scaling.autoscaler import TICK_SECONDS, Autoscaler, Tic
 from warmfleet_simulator.scaling.bounds import Met
 from warmfleet_simulator.scaling.objective import Objective
 from warmfleet_simulator.scaling.pods import Pods
-from warmfleet_simulator.scaling.replica_change import ReplicaChange, replica_change
+from warmfleet_simulator.scaling.replica_change import ReplicaChange
 from warmfleet_simulator.step_times import PICOSECONDS
 from warmfleet_simulator.traces.request import TraceRequest
 
@@ -205,8 +205,10 @@ class _Simulation:
             )
             wanted = autoscaler.wanted(tick)
             if wanted.replicas != tick.replicas.spec_replicas:
-                change = replica_change(tick.now_seconds, tick.replicas.spec_replicas, wanted)
-                self._changes.append(change)
+                before = tick.replicas.spec_replicas
+                self._changes.append(
+                    ReplicaChange(tick.now_seconds, before, wanted.replicas, wanted.decision)
+                )
             pods.scale(wanted)
 
     def _replica(self, uid: str) -> Replica:

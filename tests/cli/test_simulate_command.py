@@ -241,7 +241,8 @@ def test_the_changes_of_a_fleet_stand_below_it_with_their_reasons(busy: Path, sl
     (report,) = json.loads(run(*arguments, "-o", "json").stdout)["reports"]
 
     first = report["changes"][0]
-    assert (first["from_replicas"], first["reason"]) == (1, "LatencyAboveTarget")
+    assert (first["from_replicas"], first["decision"]["reason"]) == (1, "LatencyAboveTarget")
+    assert first["decision"]["inputs"]["spec_replicas"] == 1
     head, row = text[text.index("     AT") :].splitlines()[:2]
     assert head.split() == ["AT", "REPLICAS", "BECAUSE", "ASKED", "FOR"]
     at = round(first["at_seconds"] - report["first_arrival_seconds"])

@@ -81,10 +81,7 @@ class ScaleDownLimits(Resource):
 
     period_seconds: int = Field(default=60, ge=1, le=86_400, description="Seconds between two of them.")
     stabilization_seconds: int = Field(
-        default=300,
-        ge=0,
-        le=86_400,
-        description="Seconds for which nothing may have needed the replica.",
+        default=300, ge=0, le=86_400, description="Seconds for which nothing may have needed the replica."
     )
     payback_seconds: int = Field(
         default=600, ge=1, le=86_400, description="Seconds over which its idle time must outweigh its cache."

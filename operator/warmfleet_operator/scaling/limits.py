@@ -1,15 +1,11 @@
 """What keeps the number of replicas from the one that signals ask for: bounds, rates, unsafe moments."""
 
-from typing import Final
-
 from warmfleet_operator.scaling import experience
+from warmfleet_operator.scaling.chance import MOST_MEAN_SECONDS
 from warmfleet_operator.scaling.decision import DecisionInputs, LimitingRule
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.scaling.shrink import SAFETY
 from warmfleet_operator.scaling.windows import Entries
-
-MOST_WATCHED_SECONDS: Final = 1800.0
-"""That a load has to be watched before a shrink: the longest time of a mean of `chance`."""
 
 
 def growth_limit(policy: AutoscalingPolicy, growths: Entries, replicas: int) -> int:
@@ -41,13 +37,13 @@ def forbids_shrink(policy: AutoscalingPolicy, inputs: DecisionInputs) -> Limitin
 def _is_watched(policy: AutoscalingPolicy, inputs: DecisionInputs) -> bool:
     """Whether enough was seen of the load: what a calm beginning does not need, the first burst may.
 
-    Of a fleet without requests nothing more will be seen.
+    Of a fleet without requests nothing more will be seen, nor of a load after the longest time of a mean.
     """
     window_seconds = policy.down_stabilization_seconds
     if inputs.observed_seconds < window_seconds:
         return False
     is_idle = inputs.idle_seconds >= window_seconds
-    return is_idle or inputs.watched_seconds >= min(experience.SPANS * window_seconds, MOST_WATCHED_SECONDS)
+    return is_idle or inputs.watched_seconds >= min(experience.SPANS * window_seconds, MOST_MEAN_SECONDS)
 
 
 def forbids_zero(policy: AutoscalingPolicy, inputs: DecisionInputs) -> LimitingRule:

@@ -284,16 +284,15 @@ def _watched(tick: _Tick, memory: ScalingMemory) -> ScalingMemory:
     """The memory with this moment of demand, if all of it is known."""
     if tick.blind or not tick.signals.complete:
         return memory
-    spans, since = memory.spans, memory.watched_since_seconds
-    if not spans or tick.now_seconds - spans[-1].until_seconds > tick.policy.gap_seconds:
-        since = tick.now_seconds
     spans = experience.watched(
-        spans,
+        memory.spans,
         tick.percent,
         tick.now_seconds,
         window_seconds=tick.policy.down_stabilization_seconds,
         gap_seconds=tick.policy.gap_seconds,
     )
+    begins = spans[0].since_seconds == tick.now_seconds  # at first, and after a gap
+    since = tick.now_seconds if begins else memory.watched_since_seconds
     return replace(memory, spans=spans, watched_since_seconds=since)
 
 

@@ -39,40 +39,26 @@ def noticed(
     until_seconds = now_seconds + hold_seconds(policy, memory)
     load_permille, tokens = means.load_permille * means.lowest_ratio, means.tokens * means.lowest_ratio
     undone = min(replicas, memory.shrunk_from) if memory.hold_factor > 1 else 0
-    if undone:
-        memory = _with(
-            memory,
-            Outgrown(
-                until_seconds=until_seconds,
-                replicas=undone,
-                least_load_permille=load_permille,
-                least_tokens=tokens,
-            ),
-            now_seconds,
-        )
-    if undone == replicas:
-        return memory
-    if now is not None:
-        load_permille = max(load_permille, means.load_level.risen(now.load_permille, now.requests))
-        tokens = max(tokens, means.tokens_level.risen(now.tokens, now.sequences))
-    return _with(
-        memory,
-        Outgrown(
+    levels = [(undone, load_permille, tokens)] if undone else []
+    if undone < replicas:
+        if now is not None:
+            load_permille = max(load_permille, means.load_level.risen(now.load_permille, now.requests))
+            tokens = max(tokens, means.tokens_level.risen(now.tokens, now.sequences))
+        levels.append((replicas, load_permille, tokens))
+    for number, least_load_permille, least_tokens in levels:
+        if means.seconds < LEAST_MEAN_SECONDS and least_load_permille <= 0 and least_tokens <= 0:
+            continue  # a mean that has begun, of so few requests that chance explains any lower one
+        newest = Outgrown(
             until_seconds=until_seconds,
-            replicas=replicas,
-            least_load_permille=load_permille,
-            least_tokens=tokens,
-        ),
-        now_seconds,
-    )
-
-
-def _with(memory: ScalingMemory, newest: Outgrown, now_seconds: float) -> ScalingMemory:
-    begins = memory.means is None or memory.means.seconds < LEAST_MEAN_SECONDS
-    if begins and newest.least_load_permille <= 0 and newest.least_tokens <= 0:
-        return memory  # so few requests that chance explains any lower mean
-    kept = [one for one in memory.outgrown if one.until_seconds > now_seconds and not _covers(newest, one)]
-    return replace(memory, outgrown=(*kept, newest)[-MAX_OUTGROWN:])
+            replicas=number,
+            least_load_permille=least_load_permille,
+            least_tokens=least_tokens,
+        )
+        kept = [
+            one for one in memory.outgrown if one.until_seconds > now_seconds and not _covers(newest, one)
+        ]
+        memory = replace(memory, outgrown=(*kept, newest)[-MAX_OUTGROWN:])
+    return memory
 
 
 def asks(policy: AutoscalingPolicy, memory: ScalingMemory, now_seconds: float) -> Ask:

@@ -155,17 +155,19 @@ def test_every_change_of_the_number_of_replicas_has_the_operators_reason() -> No
         2,
         *(change.to_replicas for change in changes[:-1]),
     ]
-    growth = [change for change in changes if change.to_replicas > change.from_replicas]
-    shrinks = [change for change in changes if change.to_replicas < change.from_replicas]
-    assert {change.reason for change in growth} <= {"DemandAboveSupply", "LatencyAboveTarget"}
-    assert all(max(change.recommendations.values()) >= change.to_replicas for change in growth)
-    assert all("predicted" in change.message for change in growth)
-    assert {change.reason for change in shrinks} == {"DemandBelowSupply"}
-    assert all(change.recommendations["compute"] <= change.to_replicas for change in shrinks)
+    decisions = [change.decision for change in changes if change.decision is not None]
+    assert [one.to_replicas for one in decisions] == [change.to_replicas for change in changes]
+    growth = [one for one in decisions if one.to_replicas > one.from_replicas]
+    shrinks = [one for one in decisions if one.to_replicas < one.from_replicas]
+    assert {one.reason for one in growth} <= {"DemandAboveSupply", "LatencyAboveTarget"}
+    assert all(max(one.recommendations.values()) >= one.to_replicas for one in growth)
+    assert all(one.inputs.first_token_ms > 0 for one in growth)
+    assert {one.reason for one in shrinks} == {"DemandBelowSupply"}
+    assert all(one.recommendations["compute"] <= one.to_replicas for one in shrinks)
 
 
 def test_a_change_by_another_autoscaler_has_no_reason() -> None:
     report, _ = run([(50.0, 4)], replicas=2)
 
     (change,) = report.changes
-    assert (change.from_replicas, change.to_replicas, change.reason, change.because) == (2, 4, "", "")
+    assert (change.from_replicas, change.to_replicas, change.decision) == (2, 4, None)
