@@ -18,6 +18,7 @@ from warmfleet_worker.model_store.catalog import catalog_model_path
 class RandomShape(StrEnum):
     """Values of `--random-weights`; `random_model` has what each is."""
 
+    SMOLLM2_135M = "smollm2-135m"
     QWEN3_06B = "qwen3-0.6b"
     LLAMA_8B = "llama-3.1-8b"
 

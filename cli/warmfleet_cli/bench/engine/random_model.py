@@ -16,6 +16,24 @@ from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model.shapes import expected_shapes
 
 SHAPES: Final[dict[str, dict[str, Any]]] = {
+    "smollm2-135m": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": 49_152,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "head_dim": 64,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 100_000.0,
+        "hidden_act": "silu",
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "torch_dtype": "bfloat16",
+    },
     "qwen3-0.6b": {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
