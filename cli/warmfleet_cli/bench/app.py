@@ -270,7 +270,7 @@ def engine_command(
         WeightQuantization, typer.Option(help="Of our engine's weights; the others hold them as they are.")
     ] = WeightQuantization.NONE,
     cpu_kernels: Annotated[
-        CpuKernels, typer.Option(help="Of our engine on a CPU; Auto: the best level but AMXBF16.")
+        CpuKernels, typer.Option(help="Of our engine on a CPU; Auto: the best level.")
     ] = CpuKernels.AUTO,
     cpu: Annotated[
         bool, typer.Option("--cpu", help="Measure the processors, where there is a GPU too.")

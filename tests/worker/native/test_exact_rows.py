@@ -22,7 +22,6 @@ from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
 from warmfleet_worker.model.checkpoint import open_checkpoint
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model.int8 import quantised
-from warmfleet_worker.native.choice import choose_native
 from warmfleet_worker.native.formats import KvElement, WeightFormat
 from warmfleet_worker.native.levels import Level
 from warmfleet_worker.native.library import NativeStepError, native_library
@@ -45,10 +44,13 @@ CASES = [
     for level in native_library().levels(weights, ELEMENTS[dtype])
 ]
 """Level, element of keys and values, format of the weights."""
-OF_TILES = (Level.AMX_BF16, torch.bfloat16, WeightFormat.BF16)
-if OF_TILES not in CASES:
-    # By an emulation of the tile registers, which the library of any processor can have.
-    CASES.append(OF_TILES)
+for of_tiles in (
+    (Level.AMX_BF16, torch.bfloat16, WeightFormat.BF16),
+    (Level.AMX_BF16, torch.bfloat16, WeightFormat.INT8),
+):
+    if of_tiles not in CASES:
+        # By an emulation of the tile registers, which the library of any processor can have.
+        CASES.append(of_tiles)
 BLOCK = 16
 BLOCKS = 64
 TOKENS = 330
@@ -212,12 +214,6 @@ def test_weights_that_the_file_does_not_align_are_read_alike(tmp_path, case):
 def test_float32_has_no_level_of_bfloat16_units(folder):
     with pytest.raises(NativeStepError, match="not in this dtype"):
         _model(folder, (Level.AVX512_BF16, torch.float32, WeightFormat.F32), threads=1)
-
-
-def test_a_step_of_tiles_is_not_chosen_for_a_user_who_names_no_kernels(folder):
-    chosen = choose_native("Auto", "BFloat16", load_model_config(folder), BLOCK)
-
-    assert chosen.level is max(set(LEVELS) - {Level.AMX_BF16})
 
 
 def _model(folder, case, *, threads, blocks=BLOCKS) -> NativeModel:

@@ -97,6 +97,25 @@ def test_kernels_asked_for_by_name_run_or_are_refused(folder, kernels):
         assert chosen.level.option == kernels
 
 
+def test_a_user_who_names_no_kernels_gets_the_best_level(folder):
+    chosen = choose_native("Auto", "BFloat16", load_model_config(folder), 16)
+
+    assert chosen.level is max(chosen.library.levels())
+    assert chosen.not_permitted is None
+
+
+def test_a_level_whose_registers_the_system_refuses_is_chosen_by_name_alone(folder, monkeypatch):
+    config, best = load_model_config(folder), max(Level)
+    monkeypatch.setattr(NativeLibrary, "levels", lambda *_: tuple(Level))
+    monkeypatch.setattr(NativeLibrary, "permits", lambda _, level: level is not best)
+
+    chosen = choose_native("Auto", "BFloat16", config, 16)
+
+    assert (chosen.level, chosen.not_permitted) == (sorted(Level)[-2], best)
+    with pytest.raises(KernelsNotAvailable, match=f"the system does not let this process use {best.title}"):
+        choose_native(best.option, "BFloat16", config, 16)
+
+
 def test_a_dtype_of_pytorch_alone_is_refused_only_where_kernels_are_named(folder):
     config = load_model_config(folder)
 

@@ -7,7 +7,7 @@ from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.native.build import NativeStepUnavailable
 from warmfleet_worker.native.formats import ELEMENTS, UNQUANTISED, KvElement, WeightFormat
-from warmfleet_worker.native.levels import NEVER_RUN, Level
+from warmfleet_worker.native.levels import Level
 from warmfleet_worker.native.library import NativeLibrary, native_library
 from warmfleet_worker.native.model import native_refusal
 from warmfleet_worker.settings import CpuKernels, WeightQuantization
@@ -27,6 +27,8 @@ class NativeChoice:
     level: Level
     weight_format: WeightFormat
     kv_element: KvElement
+    not_permitted: Level | None = None
+    """The level that this processor would run, if the system had let this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def choose_native(
             raise KernelsNotAvailable(f"{kernels} kernels: {error}") from error
         return NotNative(str(error))
     levels = library.levels()
-    asked = max(set(levels) - NEVER_RUN) if kernels == "Auto" else _LEVELS[kernels]
+    asked = max(levels) if kernels == "Auto" else _LEVELS[kernels]
     if asked not in levels:
         raise KernelsNotAvailable(
             f"{kernels} kernels: this processor runs {', '.join(level.title for level in levels)}"
@@ -74,8 +76,12 @@ def choose_native(
     element = ELEMENTS[dtype]
     weights = WeightFormat.INT8 if weight_quantization == "Int8" else UNQUANTISED[element]
     # A level that has no use for its units with these, as AVX-512-BF16 in Float32, is that of the one below.
-    best = max(level for level in library.levels(weights, element) if level <= asked)
-    return NativeChoice(library, best, weights, element)
+    *below, best = (level for level in library.levels(weights, element) if level <= asked)
+    if library.permits(best):
+        return NativeChoice(library, best, weights, element)
+    if kernels != "Auto":
+        raise KernelsNotAvailable(f"{kernels} kernels: the system does not let this process use {best.title}")
+    return NativeChoice(library, below[-1], weights, element, not_permitted=best)
 
 
 def _library_for(dtype: str, config: ModelConfig, block_size_tokens: int) -> NativeLibrary:

@@ -1,7 +1,7 @@
 """Instruction-set levels of the native step, and which of them a processor runs."""
 
 from enum import IntEnum
-from typing import Final, cast
+from typing import cast
 
 from warmfleet_worker.settings import CpuKernels
 
@@ -16,7 +16,7 @@ class Level(IntEnum):
     AVX512 = 1
     AVX512_BF16 = 2
     AMX_BF16 = 3
-    """bfloat16 weights by tile registers; all else is the level below's."""
+    """Weights, keys and values in bfloat16 by tile registers; weights in 8 bits as the level below."""
 
     @property
     def title(self) -> str:
@@ -27,7 +27,3 @@ class Level(IntEnum):
     def option(self) -> CpuKernels:
         """As settings have it."""
         return cast("CpuKernels", self.name.replace("_", ""))
-
-
-NEVER_RUN: Final = frozenset({Level.AMX_BF16})
-"""No processor with these units has run them, only an emulation in tests. Who names them gets them."""

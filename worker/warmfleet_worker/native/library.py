@@ -142,6 +142,7 @@ class NativeLibrary:
 
     def _declare_functions(self, library: CDLL) -> None:
         self._level_computes = _declare(library, "wf_level_computes", c_int, c_int, c_int, c_int)
+        self._level_permitted = _declare(library, "wf_level_permitted", c_int, c_int)
         self._packed_bytes = _declare(library, "wf_packed_bytes", c_int64, c_int, c_int64, c_int64, c_int)
         self._pack = _declare(
             library,
@@ -175,6 +176,10 @@ class NativeLibrary:
         Without arguments all that this processor runs, for every level computes in bfloat16.
         """
         return tuple(level for level in Level if self._level_computes(level, weights, element))
+
+    def permits(self, level: Level) -> bool:
+        """Whether the system lets this process use a level's registers; signals then need larger stacks."""
+        return bool(self._level_permitted(level))
 
     def packed_bytes(self, weights: WeightFormat, matrix: MatrixShape) -> int:
         return int(self._packed_bytes(weights, matrix.outputs, matrix.inputs, matrix.interleaved))

@@ -194,6 +194,12 @@ def _load_on_cpu(
     if refusal := memory_refusal(plan.memory, own_memory_bytes(), memory_limit_bytes()):
         raise NotEnoughMemory(refusal)
     if isinstance(chosen, NativeChoice):
+        if level := chosen.not_permitted:
+            _log.warning(
+                "the system does not let this process use the processor's best kernels",
+                kernels=chosen.level.title,
+                refused=level.title,
+            )
         return NativeModel(
             chosen.library,
             open_checkpoint(model_path, config),

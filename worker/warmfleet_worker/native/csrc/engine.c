@@ -10,7 +10,7 @@ enum {
 };
 
 int64_t wf_attend_scratch(int head_dim) {
-    return WF_MAX_TILE_ROWS * (head_dim + 1) + 2 * WF_MAX_TILE_ROWS * WF_PARTITION +
+    return WF_MAX_TILE_ROWS * (head_dim + WF_LANES) + 2 * WF_MAX_TILE_ROWS * WF_PARTITION +
            2 * WF_LANES * (head_dim + WF_LANES);
 }
 

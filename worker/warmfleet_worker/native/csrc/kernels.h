@@ -105,9 +105,6 @@ typedef struct {
 } wf_level_kernels;
 
 extern const wf_level_kernels wf_levels[WF_LEVELS];
-/* Whether the system lets this process, all threads of it, use a level's registers. */
-int wf_level_permitted(int level);
-
 enum { WF_MAX_TILE_ROWS = 16, WF_MAX_HEAD_DIM = 512 };
 /* Floats of scratch that `attend` needs: packed queries, scores, packed probabilities, two copies of values. */
 int64_t wf_attend_scratch(int head_dim);

@@ -11,19 +11,19 @@ extern const wf_projection_kernels wf_avx2_bf16_weights, wf_avx2_f32_weights, wf
     wf_avx512_f32_weights, wf_units_bf16_weights, wf_amx_bf16_weights, wf_avx2_int8_weights, wf_avx512_int8_weights,
     wf_units_int8_weights;
 extern const wf_attention_kernels wf_avx2_bf16_attention, wf_avx2_f32_attention, wf_avx512_bf16_attention,
-    wf_avx512_f32_attention, wf_units_bf16_attention;
+    wf_avx512_f32_attention, wf_units_bf16_attention, wf_amx_bf16_attention;
 extern const wf_row_kernels wf_avx2_rows, wf_avx512_rows;
 
 /* The level whose processors may have tile registers, what it computes beside them, and the system's part in it. */
 #ifdef WF_EMULATED_TILES
 enum { BESIDE_TILES = WF_AVX2 };
-#define BESIDE_TILES_ATTENTION wf_avx2_bf16_attention
+#define BESIDE_TILES_INT8 wf_avx2_int8_weights
 #define BESIDE_TILES_ROWS wf_avx2_rows
 static int has_tiles(void) { return 1; }
 static int tiles_are_permitted(void) { return 1; }
 #else
 enum { BESIDE_TILES = WF_AVX512_BF16, TILE_DATA = 18, GET_SUPPORTED = 0x1021, REQUEST_PERMISSION = 0x1023 };
-#define BESIDE_TILES_ATTENTION wf_units_bf16_attention
+#define BESIDE_TILES_INT8 wf_units_int8_weights
 #define BESIDE_TILES_ROWS wf_avx512_rows
 static int has_tiles(void) {
     enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
@@ -61,8 +61,8 @@ const wf_level_kernels wf_levels[WF_LEVELS] = {
         .row = &wf_avx512_rows,
     },
     [WF_AMX_BF16] = {
-        .projection = {[WF_WEIGHTS_BF16] = &wf_amx_bf16_weights},
-        .attention = {[WF_BF16] = &BESIDE_TILES_ATTENTION},
+        .projection = {[WF_WEIGHTS_BF16] = &wf_amx_bf16_weights, [WF_WEIGHTS_INT8] = &BESIDE_TILES_INT8},
+        .attention = {[WF_BF16] = &wf_amx_bf16_attention},
         .row = &BESIDE_TILES_ROWS,
     },
 };

@@ -264,6 +264,18 @@ static inline void v_store_bf16(uint16_t *p, vec x) {
 }
 #endif
 
+/* Sixteen of them as float32. */
+static inline vec v_load_bf16(const uint16_t *p) {
+    const __m256i halves = _mm256_loadu_si256((const __m256i *)p);
+#ifdef WF_USE_AVX512
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+#else
+    __m256i low = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(halves));
+    __m256i high = _mm256_cvtepu16_epi32(_mm256_extracti128_si256(halves, 1));
+    return (vec){_mm256_castsi256_ps(_mm256_slli_epi32(low, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(high, 16))};
+#endif
+}
+
 /* A sum is computed here and stays in its register. Otherwise the compiler put some into memory, and added whole
  * numbers, whose order is free, in another one. */
 #ifdef WF_USE_AVX512

@@ -71,6 +71,8 @@ typedef struct wf_engine wf_engine;
 /* Whether this processor runs a level, and the level computes with weights of a format and keys and values of an
  * element. */
 int wf_level_computes(int level, int format, int element);
+/* Whether the system lets this process, all threads of it, use a level's registers. */
+int wf_level_permitted(int level);
 /* Bytes of a packed matrix of `outputs` x `inputs`. With `interleaved` the two halves of the outputs (gate and up)
  * alternate panel by panel. */
 int64_t wf_packed_bytes(int format, int64_t outputs, int64_t inputs, int interleaved);

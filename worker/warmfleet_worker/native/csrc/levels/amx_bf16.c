@@ -5,5 +5,7 @@
 #define WF_DOT_BF16
 #endif
 #define WF_PROJECTION wf_amx_bf16_weights
+#define WF_ATTENTION wf_amx_bf16_attention
 #include "../amx.inc"
 #include "../projection.inc"
+#include "../attention.inc"
