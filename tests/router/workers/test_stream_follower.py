@@ -212,3 +212,27 @@ async def test_a_worker_that_quotes_much_in_a_wrong_message_gives_a_reason_that_
 
     assert "malformed" in refused.unready_reason
     assert len(refused.unready_reason) <= MAX_REASON_CHARS
+
+
+async def test_reads_that_follow_each_other_set_no_deadlines_of_their_own(monkeypatch):
+    worker = ModelledWorker("worker-0", token=TOKEN, replay_frames=64)
+    source = InMemorySource(worker)
+    fleet = Fleet(StaticDiscovery([endpoint_of(worker)]), source, timing=FAST)
+    loop, deadlines = asyncio.get_running_loop(), []
+    call_at = loop.call_at
+
+    def recorded(when, callback, *args, **options):
+        deadlines.extend([when] if "Silence" in callback.__qualname__ else [])
+        return call_at(when, callback, *args, **options)
+
+    monkeypatch.setattr(loop, "call_at", recorded)
+    await fleet.start()
+    try:
+        await until(lambda: fleet.workers() and fleet.worker(worker.uid).precise, "the hello")
+        for number in range(200):
+            source.send(worker.uid, worker.change(stored=[hash_of(number)]))
+            await until(lambda: fleet.index.position(worker.uid) == (worker.epoch, worker.seq), "the event")
+    finally:
+        await fleet.stop()
+
+    assert 1 <= len(deadlines) < 20
