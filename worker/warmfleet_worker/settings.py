@@ -279,7 +279,7 @@ def _parser() -> argparse.ArgumentParser:
         "--cpu-kernels",
         choices=get_args(CpuKernels),
         default="Auto",
-        help="what computes on a CPU: the native step at a level, or PyTorch; Auto: the best but AMXBF16",
+        help="what computes on a CPU: the native step at a level, or PyTorch; Auto: the best that runs",
     )
     add("--no-prefix-caching", action="store_true", help="compute every prompt from its first token")
     add(

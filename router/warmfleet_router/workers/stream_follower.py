@@ -86,54 +86,53 @@ class _End(NamedTuple):
     is_down: bool = False
 
 
-class _Silence:
-    """Ends a read that takes longer than `longest_seconds()`, by `timeout`.
+class ReadDeadline:
+    """Expires `timeout` when a read takes longer than `longest_seconds()`.
 
-    A fleet's workers send thousands of messages a second: a deadline is looked at when it was due, and put
-    off where a read has begun since, instead of set anew for each read.
+    Each read has a deadline, and hardly one of them is ever due: a timer for each was a third of all timers
+    of a router whose workers send thousands of messages a second. So one timer looks when the first of them
+    is due, and again when that of the read which goes on by then will be.
     """
 
     def __init__(self, timeout: asyncio.Timeout, longest_seconds: Callable[[], float]) -> None:
         self._timeout, self._longest_seconds = timeout, longest_seconds
         self._loop = asyncio.get_running_loop()
-        self._began_at = math.inf
-        self._check: asyncio.TimerHandle | None = None
+        self._due_at = math.inf
+        self._timer: asyncio.TimerHandle | None = None
 
-    def begins(self) -> None:
-        """A read begins."""
-        self._began_at = self._loop.time()
-        due_at = self._began_at + self._longest_seconds()
-        if self._check is None or due_at < self._check.when():
+    def read_begins(self) -> None:
+        """From now on the time counts."""
+        self._due_at = self._loop.time() + self._longest_seconds()
+        if self._timer is None or self._due_at < self._timer.when():
             self.close()
-            self._check = self._loop.call_at(due_at, self._look)
+            self._timer = self._loop.call_at(self._due_at, self._look)
 
-    def ends(self) -> None:
-        """The read is over."""
-        self._began_at = math.inf
+    def read_ends(self) -> None:
+        """What was read may take any time."""
+        self._due_at = math.inf
 
     def close(self) -> None:
         """Look no more."""
-        if self._check is not None:
-            self._check.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _look(self) -> None:
-        self._check = None
-        now, due_at = self._loop.time(), self._began_at + self._longest_seconds()
-        if due_at <= now:
-            self._timeout.reschedule(now)
-        elif due_at < math.inf:
-            self._check = self._loop.call_at(due_at, self._look)
+        self._timer = None
+        if self._due_at <= self._loop.time():
+            self._timeout.reschedule(self._loop.time())
+        elif self._due_at < math.inf:
+            self._timer = self._loop.call_at(self._due_at, self._look)
 
 
 @contextlib.asynccontextmanager
-async def _silence(longest_seconds: Callable[[], float]) -> AsyncIterator[_Silence]:
-    """Raises TimeoutError out of the block when a read was silent for too long."""
+async def _deadline_of_reads(longest_seconds: Callable[[], float]) -> AsyncIterator[ReadDeadline]:
+    """Raises TimeoutError out of the block once a read took too long."""
     async with asyncio.timeout(None) as timeout:
-        silence = _Silence(timeout, longest_seconds)
+        deadline = ReadDeadline(timeout, longest_seconds)
         try:
-            yield silence
+            yield deadline
         finally:
-            silence.close()
+            deadline.close()
 
 
 async def _read_once(
@@ -146,12 +145,12 @@ async def _read_once(
     try:
         async with (
             contextlib.aclosing(source.open(stream.endpoint, epoch, after, nonce, versions)) as chunks,
-            _silence(stream.silence_seconds) as silence,
+            _deadline_of_reads(stream.silence_seconds) as deadline,
         ):
             while True:
-                silence.begins()
+                deadline.read_begins()
                 data = await anext(chunks, None)
-                silence.ends()
+                deadline.read_ends()
                 if data is None:
                     return _End("the worker closed the stream")
                 for message in reader.feed(data):

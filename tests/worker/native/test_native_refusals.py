@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_testing.exact.model_steps import hidden_rows
@@ -92,7 +93,7 @@ def test_kernels_asked_for_by_name_run_or_are_refused(folder, kernels):
     try:
         chosen = choose_native(kernels, "BFloat16", config, 16)
     except KernelsNotAvailable as error:
-        assert f"{kernels} kernels: this processor runs" in str(error)  # noqa: PT017 - depends on the processor
+        assert f"{kernels} kernels: this machine runs" in str(error)  # noqa: PT017 - depends on the processor
     else:
         assert chosen.level.option == kernels
 
@@ -100,20 +101,37 @@ def test_kernels_asked_for_by_name_run_or_are_refused(folder, kernels):
 def test_a_user_who_names_no_kernels_gets_the_best_level(folder):
     chosen = choose_native("Auto", "BFloat16", load_model_config(folder), 16)
 
-    assert chosen.level is max(chosen.library.levels())
-    assert chosen.not_permitted is None
+    levels = chosen.library.levels()
+    assert chosen.level is max(level for level in levels if chosen.library.request_permission(level))
+    assert chosen.not_permitted is (None if chosen.level is levels[-1] else levels[-1])
 
 
-def test_a_level_whose_registers_the_system_refuses_is_chosen_by_name_alone(folder, monkeypatch):
+def test_where_the_system_refuses_registers_the_level_below_computes_and_their_name_is_refused(
+    folder, monkeypatch
+):
     config, best = load_model_config(folder), max(Level)
     monkeypatch.setattr(NativeLibrary, "levels", lambda *_: tuple(Level))
-    monkeypatch.setattr(NativeLibrary, "permits", lambda _, level: level is not best)
+    monkeypatch.setattr(NativeLibrary, "request_permission", lambda _, level: level is not best)
 
     chosen = choose_native("Auto", "BFloat16", config, 16)
 
     assert (chosen.level, chosen.not_permitted) == (sorted(Level)[-2], best)
     with pytest.raises(KernelsNotAvailable, match=f"the system does not let this process use {best.title}"):
         choose_native(best.option, "BFloat16", config, 16)
+
+
+def test_the_log_states_that_the_system_refuses_registers(folder, monkeypatch):
+    monkeypatch.setattr(NativeLibrary, "levels", lambda *_: (Level.AVX2, Level.AVX512))
+    monkeypatch.setattr(NativeLibrary, "request_permission", lambda _, level: level is Level.AVX2)
+
+    with capture_logs() as lines:
+        runner = load_runner(folder, RunnerSettings(kv_cache_bytes=MIB))
+
+    assert runner.kernels == "AVX2"
+    refused = [line for line in lines if "refuses this process the registers" in line["event"]]
+    assert [(line["log_level"], line["kernels"], line["refused"]) for line in refused] == [
+        ("warning", "AVX2", "AVX-512")
+    ]
 
 
 def test_a_dtype_of_pytorch_alone_is_refused_only_where_kernels_are_named(folder):

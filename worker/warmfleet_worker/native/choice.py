@@ -71,13 +71,13 @@ def choose_native(
     asked = max(levels) if kernels == "Auto" else _LEVELS[kernels]
     if asked not in levels:
         raise KernelsNotAvailable(
-            f"{kernels} kernels: this processor runs {', '.join(level.title for level in levels)}"
+            f"{kernels} kernels: this machine runs {', '.join(level.title for level in levels)}"
         )
     element = ELEMENTS[dtype]
     weights = WeightFormat.INT8 if weight_quantization == "Int8" else UNQUANTISED[element]
     # A level that has no use for its units with these, as AVX-512-BF16 in Float32, is that of the one below.
     *below, best = (level for level in library.levels(weights, element) if level <= asked)
-    if library.permits(best):
+    if library.request_permission(best):
         return NativeChoice(library, best, weights, element)
     if kernels != "Auto":
         raise KernelsNotAvailable(f"{kernels} kernels: the system does not let this process use {best.title}")

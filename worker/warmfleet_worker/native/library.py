@@ -142,7 +142,7 @@ class NativeLibrary:
 
     def _declare_functions(self, library: CDLL) -> None:
         self._level_computes = _declare(library, "wf_level_computes", c_int, c_int, c_int, c_int)
-        self._level_permitted = _declare(library, "wf_level_permitted", c_int, c_int)
+        self._request_permission = _declare(library, "wf_request_permission", c_int, c_int)
         self._packed_bytes = _declare(library, "wf_packed_bytes", c_int64, c_int, c_int64, c_int64, c_int)
         self._pack = _declare(
             library,
@@ -177,9 +177,12 @@ class NativeLibrary:
         """
         return tuple(level for level in Level if self._level_computes(level, weights, element))
 
-    def permits(self, level: Level) -> bool:
-        """Whether the system lets this process use a level's registers; signals then need larger stacks."""
-        return bool(self._level_permitted(level))
+    def request_permission(self, level: Level) -> bool:
+        """Ask the system to let this process use a level's registers, until it ends; whether it does.
+
+        Stacks of signals have to be larger from then on.
+        """
+        return bool(self._request_permission(level))
 
     def packed_bytes(self, weights: WeightFormat, matrix: MatrixShape) -> int:
         return int(self._packed_bytes(weights, matrix.outputs, matrix.inputs, matrix.interleaved))

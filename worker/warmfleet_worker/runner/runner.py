@@ -196,7 +196,8 @@ def _load_on_cpu(
     if isinstance(chosen, NativeChoice):
         if level := chosen.not_permitted:
             _log.warning(
-                "the system does not let this process use the processor's best kernels",
+                "the system refuses this process the registers of the best kernels: by a filter of system "
+                "calls, or as stacks of signals are small",
                 kernels=chosen.level.title,
                 refused=level.title,
             )

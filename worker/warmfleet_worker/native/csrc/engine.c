@@ -9,6 +9,7 @@ enum {
     ROW_FLOATS = WF_MAX_ROWS * (int)sizeof(float),
 };
 
+/* As `attend` divides it. A row of queries, and of values, may be padded to sixteen dimensions. */
 int64_t wf_attend_scratch(int head_dim) {
     return WF_MAX_TILE_ROWS * (head_dim + WF_LANES) + 2 * WF_MAX_TILE_ROWS * WF_PARTITION +
            2 * WF_LANES * (head_dim + WF_LANES);
@@ -25,7 +26,7 @@ int wf_engine_new(const wf_model *model, wf_engine **engine) {
         return WF_BAD_ARGUMENT;
     const wf_level_kernels *kernels = &wf_levels[m->level];
     if (!wf_level_computes(m->level, m->weight_format, m->kv_element)) return WF_NO_LEVEL;
-    if (!wf_level_permitted(m->level)) return WF_NO_PERMISSION;
+    if (!wf_request_permission(m->level)) return WF_NO_PERMISSION;
     wf_engine *e = calloc(1, sizeof *e);
     if (!e) return WF_NO_MEMORY;
     e->model = *model;

@@ -14,7 +14,7 @@ extern const wf_attention_kernels wf_avx2_bf16_attention, wf_avx2_f32_attention,
     wf_avx512_f32_attention, wf_units_bf16_attention, wf_amx_bf16_attention;
 extern const wf_row_kernels wf_avx2_rows, wf_avx512_rows;
 
-/* The level whose processors may have tile registers, what it computes beside them, and the system's part in it. */
+/* The level that a processor with tile registers runs as well, what of it computes beside them, and the system's part. */
 #ifdef WF_EMULATED_TILES
 enum { BESIDE_TILES = WF_AVX2 };
 #define BESIDE_TILES_INT8 wf_avx2_int8_weights
@@ -32,7 +32,7 @@ static int has_tiles(void) {
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & AMX_BF16) || !(d & AMX_TILE)) return 0;
     return !syscall(SYS_arch_prctl, GET_SUPPORTED, &supported) && supported >> TILE_DATA & 1;
 }
-/* Asked for by who uses them: from then on the stacks of signals have to be larger. */
+/* Not asked for before they are used: from then on the stacks of signals have to be larger. */
 static int tiles_are_permitted(void) { return !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA); }
 #endif
 
@@ -67,7 +67,7 @@ const wf_level_kernels wf_levels[WF_LEVELS] = {
     },
 };
 
-int wf_level_permitted(int level) { return level != WF_AMX_BF16 || tiles_are_permitted(); }
+int wf_request_permission(int level) { return level != WF_AMX_BF16 || tiles_are_permitted(); }
 
 static int runs(int level) {
     unsigned a, b, c, d;

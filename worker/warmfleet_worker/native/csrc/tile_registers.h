@@ -82,10 +82,11 @@ static inline void emulated_store(int t, uint8_t *to, int64_t stride) {
         memcpy(to + row * stride, emulated.bytes[t][row], emulated.shapes.row_bytes[t]);
 }
 
-/* As the manual has it, but that numbers below the normal ones are 0 there. */
+/* As the manual has it, but that numbers below the normal ones are 0 there. The product of two bfloat16 is exact in
+ * float32, so adding it is the fused operation. */
 static inline void emulated_add_products(int c, int x, int w) {
     const tile_shapes *s = &emulated.shapes;
-    emulated_require(s->rows[c] && s->rows[c] == s->rows[x]);
+    emulated_require(c != x && c != w && x != w && s->rows[c] && s->rows[c] == s->rows[x]);
     emulated_require(s->row_bytes[x] == 4 * s->rows[w] && s->row_bytes[c] == s->row_bytes[w]);
     for (int m = 0; m < s->rows[c]; m++)
         for (int n = 0; n < s->row_bytes[c] / 4; n++) {

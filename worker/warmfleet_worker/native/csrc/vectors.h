@@ -24,6 +24,8 @@ enum { TILE_ROWS = 16 };
 enum { TILE_ROWS = 12 };
 #else
 enum { TILE_ROWS = 6 };
+#endif
+#ifndef WF_USE_AVX512
 /* What is behind `pointer` is read again: where the compiler kept activations for all panels of a tile, they took the
  * registers of its sums, which went to memory and back for each pair of inputs. */
 #define READ_AGAIN(pointer) __asm__ volatile("" : "+r"(pointer))

@@ -8,8 +8,9 @@
  * By noun: memory.c; weights.c packs matrices; engine.c what an engine holds; step.c the order of a step; stepper.c
  * its two halves; attention.c which thread attends to what; pool.c the threads. kernels.h declares the tables that
  * levels.c lists and levels/ compiles, each file with its own flags, from pairs.inc and int8.inc with tiles.inc
- * (products), amx.inc (those of tile registers), panels.inc (weights), projection.inc, attention.inc, rows.inc and
- * sampler.inc. vectors.h has sixteen lanes on both instruction sets.
+ * (products), amx.inc and tile_registers.h (those of tile registers), panels.inc (weights), projection.inc,
+ * attention.inc, rows.inc and sampler.inc. vectors.h has sixteen lanes on both instruction sets, int8_layout.h the shape
+ * of 8-bit weights.
  */
 #ifndef WARMFLEET_STEP_H
 #define WARMFLEET_STEP_H
@@ -71,8 +72,8 @@ typedef struct wf_engine wf_engine;
 /* Whether this processor runs a level, and the level computes with weights of a format and keys and values of an
  * element. */
 int wf_level_computes(int level, int format, int element);
-/* Whether the system lets this process, all threads of it, use a level's registers. */
-int wf_level_permitted(int level);
+/* Ask the system to let this process, all threads of it until it ends, use a level's registers; whether it does. */
+int wf_request_permission(int level);
 /* Bytes of a packed matrix of `outputs` x `inputs`. With `interleaved` the two halves of the outputs (gate and up)
  * alternate panel by panel. */
 int64_t wf_packed_bytes(int format, int64_t outputs, int64_t inputs, int interleaved);
