@@ -101,7 +101,13 @@ class ReadDeadline:
         self._timer: asyncio.TimerHandle | None = None
 
     def read_begins(self) -> None:
-        """From now on the time counts."""
+        """From now on the time counts.
+
+        Raises:
+            TimeoutError: An earlier read took too long, and what it waited for went on nevertheless.
+        """
+        if self._timeout.expired():
+            raise TimeoutError
         self._due_at = self._loop.time() + self._longest_seconds()
         if self._timer is None or self._due_at < self._timer.when():
             self.close()
@@ -119,8 +125,15 @@ class ReadDeadline:
     def _look(self) -> None:
         self._timer = None
         if self._due_at <= self._loop.time():
-            self._timeout.reschedule(self._loop.time())
+            # This process may have been held up itself, and the bytes be there: their reader comes first.
+            self._loop.call_soon(self._expire, self._due_at)
         elif self._due_at < math.inf:
+            self._timer = self._loop.call_at(self._due_at, self._look)
+
+    def _expire(self, due_at: float) -> None:
+        if self._due_at == due_at:
+            self._timeout.reschedule(due_at)
+        elif self._timer is None and self._due_at < math.inf:
             self._timer = self._loop.call_at(self._due_at, self._look)
 
 

@@ -1,8 +1,11 @@
 """A whole fleet over in-memory streams of real bytes: opened, lost, and opened again."""
 
 import asyncio
+import contextlib
 import math
+import os
 import random
+import time
 
 import msgspec
 import pytest
@@ -256,6 +259,9 @@ class FakeLoop:
         self.timers.append(FakeTimer(when, callback))
         return self.timers[-1]
 
+    def call_soon(self, callback, *args):
+        self.call_at(self.now, lambda: callback(*args))
+
     def pass_until(self, now):
         while due := [timer for timer in self.timers if timer.due_at <= now]:
             first = min(due, key=FakeTimer.when)
@@ -278,6 +284,9 @@ class FakeTimer:
 
 class FakeTimeout:
     expired_at = None
+
+    def expired(self):
+        return self.expired_at is not None
 
     def reschedule(self, when):
         self.expired_at = when
@@ -313,3 +322,56 @@ def test_a_read_is_ended_exactly_when_it_took_too_long(reads):
     deadline.close()
     loop.pass_until(loop.now + 100)
     assert timeout.expired_at is None
+
+
+class Pipe:
+    """Bytes that the kernel holds until the loop looks."""
+
+    def __enter__(self):
+        self.reads, self.writes = os.pipe()
+        self.arrived = asyncio.Queue()
+        asyncio.get_running_loop().add_reader(
+            self.reads, lambda: self.arrived.put_nowait(os.read(self.reads, 9))
+        )
+        return self
+
+    def __exit__(self, *raised):
+        asyncio.get_running_loop().remove_reader(self.reads)
+        os.close(self.reads)
+        os.close(self.writes)
+
+
+async def test_bytes_that_came_while_this_process_was_held_up_are_no_silence():
+    with Pipe() as pipe:
+        async with asyncio.timeout(None) as timeout:
+            deadline = ReadDeadline(timeout, lambda: 0.05)
+
+            async def held_up():
+                await asyncio.sleep(0.02)
+                os.write(pipe.writes, b"a message")
+                time.sleep(0.2)  # noqa: ASYNC251 - the neighbour's long call
+
+            neighbour = asyncio.create_task(held_up())
+            deadline.read_begins()
+            assert await pipe.arrived.get() == b"a message"
+            deadline.read_ends()
+            await neighbour
+            deadline.read_begins()
+            await asyncio.sleep(0)
+            deadline.read_ends()
+            await asyncio.sleep(0.1)
+            deadline.close()
+
+    assert not timeout.expired()
+
+
+async def test_a_source_that_goes_on_after_its_silence_is_not_read_for_ever():
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(None) as timeout:
+            deadline = ReadDeadline(timeout, lambda: 0.02)
+            deadline.read_begins()
+            with contextlib.suppress(asyncio.CancelledError):  # as a source must not
+                await asyncio.Event().wait()
+            deadline.read_ends()
+            deadline.read_begins()
+            await asyncio.Event().wait()
