@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -17,7 +17,7 @@ from warmfleet_simulator.replica.token_gaps import TokenGaps
 from warmfleet_simulator.report import Report, Stopped, Tally, inter_token_ms
 from warmfleet_simulator.router.admission_bounds import bounds_of_fleet
 from warmfleet_simulator.router.fleet import SimulatedFleet
-from warmfleet_simulator.router.network import Network
+from warmfleet_simulator.router.network import CLUSTER_DELAYS, Delays, Network
 from warmfleet_simulator.router.router import SimulatedRouter
 from warmfleet_simulator.router.routings import Routing, routing_of
 from warmfleet_simulator.scaling.autoscaler import TICK_SECONDS, Autoscaler, Tick
@@ -54,6 +54,10 @@ class SimulationSettings:
     """One of `ROUTINGS`."""
     seed: int = 0
     """Of the network's delays."""
+    delays: Delays = CLUSTER_DELAYS
+    """Of messages between the router and a replica."""
+    placements: Mapping[bytes, str] | None = None
+    """Which replica each prompt gets, by its `prompt_key`, every prompt there; None: the routing decides."""
     autoscaler: Callable[[], Autoscaler] | None = None
     """Makes what changes the number of replicas; None leaves it as it is."""
     start_delay_seconds: float = 0.0
@@ -124,7 +128,7 @@ class _Simulation:
         self._settings = settings
         self._routing: Routing = routing_of(settings.routing)
         self._now = asyncio.get_running_loop().time
-        network = Network(settings.seed)
+        network = Network(settings.seed, settings.delays)
         fleet = SimulatedFleet(network, sees_events=self._routing.sees_events)
         self._router = SimulatedRouter(
             fleet,
@@ -132,6 +136,7 @@ class _Simulation:
             policy=self._routing.policy,
             admission=bounds_of_fleet(settings.admission, settings.replicas),
             context_tokens=settings.replica.capacity_tokens,
+            placements=settings.placements,
         )
         self._pods = Pods(fleet, self._replica, start_delay_seconds=settings.start_delay_seconds)
         self._tally = Tally(settings.objective)

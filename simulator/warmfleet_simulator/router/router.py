@@ -6,6 +6,7 @@ comparison of a worker's headers are left out: nothing fails here.
 
 import asyncio
 from array import array
+from collections.abc import Mapping
 from typing import Final
 
 from warmfleet_contracts.cache.fleet_totals import FleetTotals
@@ -32,6 +33,7 @@ from warmfleet_router.workers.prefix_index import PrefixIndex
 from warmfleet_simulator.router.fleet import MODEL, TOKENIZER, SimulatedFleet, follow_fleet
 from warmfleet_simulator.router.network import Network
 from warmfleet_simulator.router.outcome import Outcome
+from warmfleet_simulator.router.placed_picker import PlacedPicker
 from warmfleet_simulator.traces.request import TraceRequest
 
 LIFE_ID: Final = "simulated-router"
@@ -53,8 +55,11 @@ class SimulatedRouter:
         policy: str,
         admission: AdmissionSettings,
         context_tokens: int,
+        placements: Mapping[bytes, str] | None = None,
     ) -> None:
         """`policy` is one of the router's; `admission` bounds what waits in it.
+
+        With `placements` a prompt goes to the replica that they have for its `prompt_key`.
 
         A prompt of `context_tokens` or more leaves no replica room for an answer and is refused.
         """
@@ -83,11 +88,15 @@ class SimulatedRouter:
             on_gone=self._forget,
         )
         self._miss_causes = MissCauses(self._index, self._ghosts, self._workers.worker)
+        if placements is None:
+            picker = Picker(self._index, self._leases, policy, self._breakers)
+        else:
+            picker = PlacedPicker(self._index, self._leases, policy, self._breakers, placements)
         self._admission = Admission(
             admission,
             limits=self._limits,
             workers=self._workers.workers,
-            picker=Picker(self._index, self._leases, policy, self._breakers),
+            picker=picker,
             leases=self._leases,
             breakers=self._breakers,
             capacity_changed=capacity_changed,

@@ -18,6 +18,7 @@ from warmfleet_contracts.names import SALT_KEY_VARIABLE
 from warmfleet_router.routing.decision_ring import MAX_DECISIONS
 from warmfleet_router.tenants import ANONYMOUS
 from warmfleet_simulator.replica.settings import ReplicaSettings
+from warmfleet_simulator.router.placed_picker import prompt_key
 from warmfleet_simulator.step_times import StepTimes
 from warmfleet_testing.engine.worker_process import (
     TINY_NAME,
@@ -58,6 +59,8 @@ class Replayed:
     """Prompt tokens that were computed, by why, as the router counts them."""
     truly_missed_tokens: Mapping[str, int]
     """The same by the full log of what every worker stored and removed."""
+    placements: Mapping[bytes, str]
+    """The uid of the worker that answered each prompt, by its `prompt_key`."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ class LiveFleet:
             answers=answers,
             missed_tokens=totals.models[TINY_NAME].misses.by_cause,
             truly_missed_tokens=log.missed_tokens(answered, prompts, tenant_salt(_SALT_KEY, ANONYMOUS.name)),
+            placements={prompt_key(prompts[one["request_id"]]): one["uid"] for one in answered},
         )
 
     async def _answers(self, requests: Sequence[TextRequest]) -> list[Answer]:
