@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from warmfleet_testing.engine.tiny_models import tiny_model_folder
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -48,6 +50,35 @@ def test_the_benchmark_of_fleet_totals_reads_all_replicas_and_models(tmp_path):
     assert [(cost["replicas"], cost["models"]) for cost in costs] == [(100, 10), (1000, 100)]
     for cost in costs:
         assert 10 < cost["kib"] * 100 / cost["replicas"] <= 64
+
+
+def test_the_benchmark_of_mixed_steps_computes_each_kind_and_its_parts(tmp_path):
+    model = tiny_model_folder("qwen3", tmp_path / "model")
+    kinds = "32,8@64,4x48,16+4x48,2*16@16+3x64,4096"
+
+    results = results_of("mixed_steps", tmp_path, {"--model-path": model, "--kinds": kinds, "--steps": 3})
+
+    steps = {step["name"]: step for step in results["steps"]}
+    assert list(steps) == kinds.split(",")[:-1]  # the last one is longer than the model's limit
+    assert [name for name, step in steps.items() if step["parts_ms"] is not None] == [
+        "16+4x48",
+        "2*16@16+3x64",
+    ]
+    assert all(step["median_ms"] >= step["least_ms"] > 0 for step in steps.values())
+
+
+@pytest.mark.parametrize("kind", ["", "512@", "x", "0", "8*", "0x64", "512+-1x3"])
+def test_a_kind_of_step_that_cannot_be_read_is_refused(kind):
+    finished = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "mixed_steps.py"), "--kinds", kind],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert finished.returncode == 2
+    assert "--kinds: " in finished.stderr
 
 
 def test_the_benchmark_of_victims_replays_each_fleet_without_each_of_its_replicas(tmp_path):
