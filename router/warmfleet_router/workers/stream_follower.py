@@ -2,10 +2,9 @@
 
 import asyncio
 import contextlib
-import math
 import random
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple, Protocol
 
@@ -17,6 +16,7 @@ from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.errors import StreamUnavailableError
 from warmfleet_router.workers.event_stream import StreamTiming, WorkerStream
+from warmfleet_router.workers.read_deadline import deadline_of_reads
 
 NONCE_BYTES: Final = 16
 MAX_REASON_CHARS: Final = 256
@@ -86,68 +86,6 @@ class _End(NamedTuple):
     is_down: bool = False
 
 
-class ReadDeadline:
-    """Expires `timeout` when a read takes longer than `longest_seconds()`.
-
-    Each read has a deadline, and hardly one of them is ever due: a timer for each was a third of all timers
-    of a router whose workers send thousands of messages a second. So one timer looks when the first of them
-    is due, and again when that of the read which goes on by then will be.
-    """
-
-    def __init__(self, timeout: asyncio.Timeout, longest_seconds: Callable[[], float]) -> None:
-        self._timeout, self._longest_seconds = timeout, longest_seconds
-        self._loop = asyncio.get_running_loop()
-        self._due_at = math.inf
-        self._timer: asyncio.TimerHandle | None = None
-
-    def read_begins(self) -> None:
-        """From now on the time counts.
-
-        Raises:
-            TimeoutError: An earlier read took too long, and what it waited for went on nevertheless.
-        """
-        if self._timeout.expired():
-            raise TimeoutError
-        self._due_at = self._loop.time() + self._longest_seconds()
-        if self._timer is None or self._due_at < self._timer.when():
-            self.close()
-            self._timer = self._loop.call_at(self._due_at, self._look)
-
-    def read_ends(self) -> None:
-        """What was read may take any time."""
-        self._due_at = math.inf
-
-    def close(self) -> None:
-        """Look no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _look(self) -> None:
-        self._timer = None
-        if self._due_at <= self._loop.time():
-            # This process may have been held up itself, and the bytes be there: their reader comes first.
-            self._loop.call_soon(self._expire, self._due_at)
-        elif self._due_at < math.inf:
-            self._timer = self._loop.call_at(self._due_at, self._look)
-
-    def _expire(self, due_at: float) -> None:
-        if self._due_at == due_at:
-            self._timeout.reschedule(due_at)
-        elif self._timer is None and self._due_at < math.inf:
-            self._timer = self._loop.call_at(self._due_at, self._look)
-
-
-@contextlib.asynccontextmanager
-async def _deadline_of_reads(longest_seconds: Callable[[], float]) -> AsyncIterator[ReadDeadline]:
-    """Raises TimeoutError out of the block once a read took too long."""
-    async with asyncio.timeout(None) as timeout:
-        deadline = ReadDeadline(timeout, longest_seconds)
-        try:
-            yield deadline
-        finally:
-            deadline.close()
-
-
 async def _read_once(
     stream: WorkerStream, source: EventSource, clock: Callable[[], float], versions: AbstractSet[int]
 ) -> _End:
@@ -158,7 +96,7 @@ async def _read_once(
     try:
         async with (
             contextlib.aclosing(source.open(stream.endpoint, epoch, after, nonce, versions)) as chunks,
-            _deadline_of_reads(stream.silence_seconds) as deadline,
+            deadline_of_reads(stream.silence_seconds) as deadline,
         ):
             while True:
                 deadline.read_begins()

@@ -1,16 +1,9 @@
 """A whole fleet over in-memory streams of real bytes: opened, lost, and opened again."""
 
 import asyncio
-import contextlib
-import math
-import os
 import random
-import time
 
 import msgspec
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from warmfleet_contracts.cache.contract_versions import CONTRACT_VERSION
 from warmfleet_contracts.cache.kv_events import MAX_REPORTED_ROUTERS, Frame, LoadReport, encode_message
@@ -20,7 +13,7 @@ from warmfleet_router.discovery.static import StaticDiscovery
 from warmfleet_router.errors import StreamUnavailableError
 from warmfleet_router.workers.event_stream import StreamTiming
 from warmfleet_router.workers.fleet import Fleet
-from warmfleet_router.workers.stream_follower import MAX_REASON_CHARS, ReadDeadline
+from warmfleet_router.workers.stream_follower import MAX_REASON_CHARS
 from warmfleet_testing.cache.prefix_matches import matches
 from warmfleet_testing.engine.modelled_worker import ModelledWorker, hash_of
 
@@ -243,135 +236,3 @@ async def test_reads_that_follow_each_other_set_no_deadlines_of_their_own(monkey
         await fleet.stop()
 
     assert 1 <= len(deadlines) < 20
-
-
-class FakeLoop:
-    """Time that a test moves on, and the timers that are due by then."""
-
-    def __init__(self):
-        self.now = 0.0
-        self.timers: list[FakeTimer] = []
-
-    def time(self):
-        return self.now
-
-    def call_at(self, when, callback):
-        self.timers.append(FakeTimer(when, callback))
-        return self.timers[-1]
-
-    def call_soon(self, callback, *args):
-        self.call_at(self.now, lambda: callback(*args))
-
-    def pass_until(self, now):
-        while due := [timer for timer in self.timers if timer.due_at <= now]:
-            first = min(due, key=FakeTimer.when)
-            self.timers.remove(first)
-            self.now = first.due_at
-            first.callback()
-        self.now = now
-
-
-class FakeTimer:
-    def __init__(self, due_at, callback):
-        self.due_at, self.callback = due_at, callback
-
-    def when(self):
-        return self.due_at
-
-    def cancel(self):
-        self.due_at = math.inf
-
-
-class FakeTimeout:
-    expired_at = None
-
-    def expired(self):
-        return self.expired_at is not None
-
-    def reschedule(self, when):
-        self.expired_at = when
-
-
-@settings(max_examples=300)
-@given(
-    reads=st.lists(
-        st.tuples(st.floats(0, 15), st.floats(0, 30), st.sampled_from([1.0, 3.0, 10.0])),
-        min_size=1,
-        max_size=12,
-    )
-)
-def test_a_read_is_ended_exactly_when_it_took_too_long(reads):
-    """Each read takes so long, what it read is worked on for so long, and a read may take so long."""
-    loop, timeout, longest_seconds = FakeLoop(), FakeTimeout(), [10.0]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(asyncio, "get_running_loop", lambda: loop)
-        deadline = ReadDeadline(timeout, lambda: longest_seconds[0])
-    for read_seconds, work_seconds, longest in reads:
-        longest_seconds[0] = longest
-        began_at = loop.now
-        deadline.read_begins()
-        loop.pass_until(began_at + read_seconds)
-        if read_seconds >= longest:
-            assert timeout.expired_at == began_at + longest
-            return
-        assert timeout.expired_at is None
-        deadline.read_ends()
-        loop.pass_until(loop.now + work_seconds)
-        assert timeout.expired_at is None
-        assert sum(timer.due_at < math.inf for timer in loop.timers) <= 1
-    deadline.close()
-    loop.pass_until(loop.now + 100)
-    assert timeout.expired_at is None
-
-
-class Pipe:
-    """Bytes that the kernel holds until the loop looks."""
-
-    def __enter__(self):
-        self.reads, self.writes = os.pipe()
-        self.arrived = asyncio.Queue()
-        asyncio.get_running_loop().add_reader(
-            self.reads, lambda: self.arrived.put_nowait(os.read(self.reads, 9))
-        )
-        return self
-
-    def __exit__(self, *raised):
-        asyncio.get_running_loop().remove_reader(self.reads)
-        os.close(self.reads)
-        os.close(self.writes)
-
-
-async def test_bytes_that_came_while_this_process_was_held_up_are_no_silence():
-    with Pipe() as pipe:
-        async with asyncio.timeout(None) as timeout:
-            deadline = ReadDeadline(timeout, lambda: 0.05)
-
-            async def held_up():
-                await asyncio.sleep(0.02)
-                os.write(pipe.writes, b"a message")
-                time.sleep(0.2)  # noqa: ASYNC251 - the neighbour's long call
-
-            neighbour = asyncio.create_task(held_up())
-            deadline.read_begins()
-            assert await pipe.arrived.get() == b"a message"
-            deadline.read_ends()
-            await neighbour
-            deadline.read_begins()
-            await asyncio.sleep(0)
-            deadline.read_ends()
-            await asyncio.sleep(0.1)
-            deadline.close()
-
-    assert not timeout.expired()
-
-
-async def test_a_source_that_goes_on_after_its_silence_is_not_read_for_ever():
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(None) as timeout:
-            deadline = ReadDeadline(timeout, lambda: 0.02)
-            deadline.read_begins()
-            with contextlib.suppress(asyncio.CancelledError):  # as a source must not
-                await asyncio.Event().wait()
-            deadline.read_ends()
-            deadline.read_begins()
-            await asyncio.Event().wait()
