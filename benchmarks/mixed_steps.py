@@ -114,28 +114,32 @@ class Measured:
         return f"{line}{self.parts_ms:10.2f}{self.median_ms / self.parts_ms:14.2f}"
 
 
+def runner_of(model: EngineModel, steps: Sequence[Step], options: argparse.Namespace) -> ModelRunner:
+    """With blocks for the largest of `steps`."""
+    config = model.config
+    dtype = resolve_dtype(options.dtype, config, BLOCK_SIZE_TOKENS, options.cpu_kernels)
+    shape = KvShape(config.layers, config.kv_heads, config.head_dim, ELEMENT_BYTES[dtype])
+    blocks = max(step.blocks for step in steps)
+    return load_runner(
+        model.folder,
+        RunnerSettings(
+            kv_cache_bytes=blocks * kv_layout(shape, BLOCK_SIZE_TOKENS).block_stride_bytes,
+            block_size_tokens=BLOCK_SIZE_TOKENS,
+            dtype=dtype,
+            cpu_kernels=options.cpu_kernels,
+        ),
+    )
+
+
 class Bench:
     """A runner, and what it computes again and again."""
 
-    def __init__(self, model: EngineModel, steps: Sequence[Step], options: argparse.Namespace) -> None:
-        config = model.config
-        element_bytes = ELEMENT_BYTES[resolve_dtype(options.dtype, config, BLOCK_SIZE_TOKENS)]
-        shape = KvShape(config.layers, config.kv_heads, config.head_dim, element_bytes)
-        blocks = max(step.blocks for step in steps)
-        self._rounds: int = options.steps
-        self.runner: ModelRunner = load_runner(
-            model.folder,
-            RunnerSettings(
-                kv_cache_bytes=blocks * kv_layout(shape, BLOCK_SIZE_TOKENS).block_stride_bytes,
-                block_size_tokens=BLOCK_SIZE_TOKENS,
-                dtype=options.dtype,
-                cpu_kernels=options.cpu_kernels,
-            ),
-        )
+    def __init__(self, runner: ModelRunner, vocabulary: int, steps_of_each: int) -> None:
+        self._runner, self._vocabulary, self._steps_of_each = runner, vocabulary, steps_of_each
 
     def measured(self, step: Step) -> Measured:
         """Fill its contexts, and compute it and its parts in turns."""
-        chunks = tuple(self._chunks(step))
+        chunks = tuple(self.chunks(step))
         kinds = [chunks]
         if len(step.parts) > 1:
             first = 0
@@ -143,10 +147,10 @@ class Bench:
                 kinds.append(chunks[first : first + part.sequences])
                 first += part.sequences
         milliseconds: list[list[float]] = [[] for _ in kinds]
-        for number in range(FIRST_STEPS + self._rounds):
+        for number in range(FIRST_STEPS + self._steps_of_each):
             for kind, of_kind in zip(kinds, milliseconds, strict=True):
                 started = time.perf_counter()
-                self.runner.execute(StepBatch(kind))
+                self._runner.execute(StepBatch(kind))
                 if number >= FIRST_STEPS:
                     of_kind.append((time.perf_counter() - started) * 1e3)
         medians = [statistics.median(of_kind) for of_kind in milliseconds]
@@ -154,7 +158,8 @@ class Bench:
             step.name, medians[0], min(milliseconds[0]), sum(medians[1:]) if len(kinds) > 1 else None
         )
 
-    def _chunks(self, step: Step) -> Iterator[Chunk]:
+    def chunks(self, step: Step) -> Iterator[Chunk]:
+        """Of a step, in the order of its parts, behind contexts that are filled."""
         next_block = sequence = 0
         for part in step.parts:
             for _ in range(part.sequences):
@@ -169,10 +174,10 @@ class Bench:
         for first in range(0, tokens, FILL_TOKENS):
             piece = min(FILL_TOKENS, tokens - first)
             of_piece = blocks[first // BLOCK_SIZE_TOKENS : -(-(first + piece) // BLOCK_SIZE_TOKENS)]
-            self.runner.execute(StepBatch((Chunk(0, self._tokens(piece), 0, tuple(of_piece), None),)))
+            self._runner.execute(StepBatch((Chunk(0, self._tokens(piece), 0, tuple(of_piece), None),)))
 
     def _tokens(self, count: int) -> tuple[int, ...]:
-        return tuple(1 + 7 * index % (self.runner.model.vocab_size - 1) for index in range(count))
+        return tuple(1 + 7 * index % (self._vocabulary - 1) for index in range(count))
 
 
 def targets_of(measured: Sequence[Measured]) -> list[Target]:
@@ -195,9 +200,11 @@ async def run(options: argparse.Namespace, steps: Sequence[Step], report: Report
             f"{step.name}: the model's limit is {longest:,} tokens" for step in steps if step not in fitting
         ]
         if not fitting:
-            return report.end("\n".join(left_out), [], steps=[])
-        bench = Bench(model, fitting, options)
-        print(f"{model.name}, {bench.runner.kernels}, {bench.runner.dtype_name}")
+            print("\n".join(left_out), file=sys.stderr)
+            return 2
+        runner = runner_of(model, fitting, options)
+        bench = Bench(runner, model.config.vocab_size, options.steps)
+        print(f"{model.name}, {runner.kernels}, {runner.dtype_name}")
         print(f"{'step':<22}{'median ms':>10}{'least':>10}{'its parts':>10}{'of its parts':>14}")
         measured = []
         for step in fitting:
@@ -206,10 +213,16 @@ async def run(options: argparse.Namespace, steps: Sequence[Step], report: Report
     return report.end(
         "\n".join(left_out),
         targets_of(measured),
-        kernels=bench.runner.kernels,
-        dtype=bench.runner.dtype_name,
+        kernels=runner.kernels,
+        dtype=runner.dtype_name,
         steps=[asdict(one) for one in measured],
     )
+
+
+def _count(text: str) -> int:
+    if (count := int(text)) < 1:
+        raise ValueError
+    return count
 
 
 def main() -> int:
@@ -218,7 +231,7 @@ def main() -> int:
     parser.add_argument("--model-path", type=Path, help="instead: a model folder")
     parser.add_argument("--random-weights", type=RandomShape, choices=list(RandomShape), help="instead")
     parser.add_argument("--kinds", default=STEPS, help="of steps, with commas between them")
-    parser.add_argument("--steps", type=int, default=10, help="of each kind")
+    parser.add_argument("--steps", type=_count, default=10, help="of each kind")
     parser.add_argument("--dtype", default="Auto")
     parser.add_argument("--cpu-kernels", default="Auto")
     parser.add_argument("--output-dir", type=Path, default=Path("bench-results/mixed-steps"))

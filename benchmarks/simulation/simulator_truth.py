@@ -78,7 +78,7 @@ class Compared:
     true_missed_percent: Mapping[str, float]
     """Of the live run, by the full log of what each worker stored and removed."""
     placed: Run | None = None
-    """A simulated run in which each request goes where it went live; None without one."""
+    """A simulated run in which each request goes where it went live; None where not all were answered."""
 
     def targets(self, routing: str, allowed: Difference = NO_DIFFERENCE) -> list[Target]:
         """`allowed` is what two live runs differ by."""
@@ -116,14 +116,17 @@ def compare(requests: Sequence[TextRequest], routing: str, runs: DelayedRuns) ->
         sleeping_fleet(Path(home), SLEEPING_REPLICA, workers=WORKERS, routing=routing) as fleet,
     ):
         replayed = fleet.replay(requests)
-    settings = SimulationSettings(
-        replica=SLEEPING_REPLICA, replicas=WORKERS, routing=routing, placements=replayed.placements
-    )
+    placed = None
+    if len(replayed.answers) == len(requests):  # else a verdict states how many were not answered
+        settings = SimulationSettings(
+            replica=SLEEPING_REPLICA, replicas=WORKERS, routing=routing, placements=replayed.placements
+        )
+        placed = Run.of_report(simulate(requests, settings))
     return Compared(
         live=Run.of_answers(replayed.answers, replayed.missed_tokens),
         simulated=runs.mean,
         true_missed_percent=Run.of_answers(replayed.answers, replayed.truly_missed_tokens).missed_percent,
-        placed=Run.of_report(simulate(requests, settings)),
+        placed=placed,
     )
 
 

@@ -5,6 +5,7 @@ SimulationError
 ├── WorkloadError      parameters of a generated workload are impossible
 ├── ObjectiveError     a file of service level objectives is unusable
 ├── SettingError       a policy has no such setting
+├── PlacementError     a prompt has no replica, where each is to have one
 └── UnknownNameError   no GPU, model, routing or scaling policy has that name
 """
 
@@ -34,6 +35,10 @@ class SettingError(SimulationError):
 
     def __init__(self, policy: str, needed: str, given: str) -> None:
         super().__init__(f"{policy}:{given[:64]} is no setting; {policy} needs {needed}, as numbers above 0")
+
+
+class PlacementError(SimulationError):
+    """A prompt has no replica, where each is to have one; the text has the request's prompt tokens."""
 
 
 class UnknownNameError(SimulationError):

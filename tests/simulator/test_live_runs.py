@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from warmfleet_simulator.errors import PlacementError
 from warmfleet_simulator.router.network import Delays
 from warmfleet_simulator.router.placed_picker import prompt_key
 from warmfleet_simulator.simulation import SimulationSettings, simulate
@@ -98,6 +99,17 @@ def test_prompts_go_where_another_run_sent_them() -> None:
     assert placed == hit_rate("LeastLoaded", 3, placements)
     assert placed == pytest.approx(hit_rate("RoundRobin", 2), abs=0.02)
     assert abs(placed - hit_rate(ROUTING, 3)) > 0.02
+
+
+def test_a_prompt_that_no_run_placed_ends_the_simulation_with_its_reason() -> None:
+    requests = requests_for(0, seconds=10)
+    placements = {prompt_key(request.token_ids()): "replica-0001" for request in requests[1:]}
+    settings = SimulationSettings(
+        replica=SLEEPING_REPLICA, replicas=WORKERS, routing=ROUTING, placements=placements
+    )
+
+    with pytest.raises(PlacementError, match="no replica for a prompt of"):
+        simulate(requests, settings)
 
 
 def test_longer_delays_are_waited_for() -> None:

@@ -52,11 +52,13 @@ def test_the_benchmark_of_fleet_totals_reads_all_replicas_and_models(tmp_path):
         assert 10 < cost["kib"] * 100 / cost["replicas"] <= 64
 
 
-def test_the_benchmark_of_mixed_steps_computes_each_kind_and_its_parts(tmp_path):
+@pytest.mark.parametrize("kernels", ["Auto", "Torch"])
+def test_the_benchmark_of_mixed_steps_computes_each_kind_and_its_parts(tmp_path, kernels):
     model = tiny_model_folder("qwen3", tmp_path / "model")
     kinds = "32,8@64,4x48,16+4x48,2*16@16+3x64,4096"
 
-    results = results_of("mixed_steps", tmp_path, {"--model-path": model, "--kinds": kinds, "--steps": 3})
+    options = {"--model-path": model, "--kinds": kinds, "--steps": 3, "--cpu-kernels": kernels}
+    results = results_of("mixed_steps", tmp_path, options)
 
     steps = {step["name"]: step for step in results["steps"]}
     assert list(steps) == kinds.split(",")[:-1]  # the last one is longer than the model's limit

@@ -30,6 +30,7 @@ from warmfleet_router.tenants import ANONYMOUS
 from warmfleet_router.workers.breakers import Breakers
 from warmfleet_router.workers.index_sweeper import IndexSweeper
 from warmfleet_router.workers.prefix_index import PrefixIndex
+from warmfleet_simulator.errors import PlacementError
 from warmfleet_simulator.router.fleet import MODEL, TOKENIZER, SimulatedFleet, follow_fleet
 from warmfleet_simulator.router.network import Network
 from warmfleet_simulator.router.outcome import Outcome
@@ -59,7 +60,8 @@ class SimulatedRouter:
     ) -> None:
         """`policy` is one of the router's; `admission` bounds what waits in it.
 
-        With `placements` a prompt goes to the replica that they have for its `prompt_key`.
+        With `placements` a prompt goes to the replica that they have for its `prompt_key`; `answer` raises
+        PlacementError for one that they do not have.
 
         A prompt of `context_tokens` or more leaves no replica room for an answer and is refused.
         """
@@ -88,6 +90,7 @@ class SimulatedRouter:
             on_gone=self._forget,
         )
         self._miss_causes = MissCauses(self._index, self._ghosts, self._workers.worker)
+        self._placements = placements
         if placements is None:
             picker = Picker(self._index, self._leases, policy, self._breakers)
         else:
@@ -155,6 +158,9 @@ class SimulatedRouter:
             body_bytes=body_bytes,
             head=b"",
         )
+        # No task awaits the picker: what it raised would leave the request waiting for ever.
+        if self._placements is not None and prompts.whole_key not in self._placements:
+            raise PlacementError(f"placements have no replica for a prompt of {prompt_tokens:,} tokens")
         ticket.add_tokens(prompt_tokens + answer_tokens, prompts.size_bytes)
         queued = QueuedRequest(
             model=MODEL,

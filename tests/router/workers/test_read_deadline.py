@@ -104,15 +104,15 @@ def test_a_read_is_ended_exactly_when_it_took_too_long(reads):
 
 
 def run(new_loop, scenario):
-    """The scenario's result, and what its loop was told of errors in callbacks."""
-    told = []
+    """The scenario's result, and the errors of callbacks that its loop was given."""
+    errors = []
 
     async def watched():
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
         return await scenario
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        return runner.run(watched()), told
+        return runner.run(watched()), errors
 
 
 class SlowNeighbour(asyncio.Protocol):
@@ -191,10 +191,10 @@ def test_a_read_that_ends_while_it_is_judged_is_over(new_loop, passes):
                 came = "past it"
         return came
 
-    came, told = run(new_loop, ends_late())
+    came, errors = run(new_loop, ends_late())
 
     assert came in {"into the read", "past it"}
-    assert told == []
+    assert errors == []
     assert passes > 0 or came == "past it"
 
 

@@ -154,13 +154,19 @@ def import_libraries(cpu_kernels: CpuKernels, dtype: Dtype) -> None:
         _import_torch(reason)
 
 
-def resolve_dtype(name: Dtype, config: ModelConfig, block_size_tokens: int = 16) -> Dtype:
-    """The dtype in which this machine computes a model; never "Auto"."""
+def resolve_dtype(
+    name: Dtype, config: ModelConfig, block_size_tokens: int = 16, cpu_kernels: CpuKernels = "Auto"
+) -> Dtype:
+    """The dtype in which this machine computes a model; never "Auto".
+
+    Raises:
+        KernelsNotAvailable: `cpu_kernels` names some that do not run here.
+    """
     if name != "Auto":
         return name
     if has_gpu():
         return _device_dtype()
-    chosen = choose_native("Auto", name, config, block_size_tokens)
+    chosen = choose_native(cpu_kernels, name, config, block_size_tokens)
     return cpu_dtype(name, native=isinstance(chosen, NativeChoice))
 
 

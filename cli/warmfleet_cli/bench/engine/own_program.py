@@ -37,7 +37,7 @@ class OwnEngine:
         blocks: int,
     ) -> None:
         config = load_model_config(model)
-        element_bytes = ELEMENT_BYTES[resolve_dtype(dtype, config, BLOCK_SIZE_TOKENS)]
+        element_bytes = ELEMENT_BYTES[resolve_dtype(dtype, config, BLOCK_SIZE_TOKENS, cpu_kernels)]
         shape = KvShape(config.layers, config.kv_heads, config.head_dim, element_bytes)
         kv_bytes = blocks * kv_layout(shape, BLOCK_SIZE_TOKENS).block_stride_bytes
         self._runner: ModelRunner = load_runner(
