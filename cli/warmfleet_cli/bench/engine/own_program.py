@@ -53,6 +53,7 @@ class OwnEngine:
         weights = "" if weight_quantization == "None" else f", {weight_quantization} weights"
         self.name = f"warmfleet {package_version()} ({self._runner.kernels}{weights})"
         self.dtype = self._runner.dtype_name
+        self.blocks = self._runner.total_blocks
         self._vocabulary = self._runner.model.vocab_size
         self._blocks: dict[int, list[int]] = {}
         """Of each sequence, filled but for the spare ones at the end."""

@@ -16,6 +16,7 @@ from warmfleet_cli.bench.engine import reads_program as reads_module
 from warmfleet_cli.bench.engine.case_loop import measured_steps
 from warmfleet_cli.bench.engine.cases import Case
 from warmfleet_cli.bench.engine.model import EngineModel, RandomShape
+from warmfleet_cli.bench.engine.own_program import OwnEngine
 from warmfleet_cli.bench.engine.programs import (
     NO_CHANGE,
     NO_GPU,
@@ -45,6 +46,13 @@ LIMITS = MachineLimits(
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tiny_model_folder("llama", tmp_path_factory.mktemp("models") / "tiny", model_type="llama")
+
+
+@pytest.mark.parametrize("kernels", ["Auto", "Torch"])
+def test_our_engine_has_the_blocks_of_its_cases_in_the_dtype_of_its_kernels(folder, kernels):
+    engine = OwnEngine(folder, "Auto", "None", kernels, blocks=24)
+
+    assert engine.blocks == 24
 
 
 def test_the_command_measures_every_case_and_names_what_is_missing(folder, tmp_path, monkeypatch):
