@@ -23,24 +23,19 @@ from typing import Final
 from harness.report import Report, machine_line
 
 from warmfleet_cli.bench.engine.cases import BLOCK_SIZE_TOKENS
-from warmfleet_cli.bench.engine.model import EngineModel, RandomShape, engine_model
+from warmfleet_cli.bench.engine.model import RandomShape, engine_model
+from warmfleet_cli.bench.engine.own_runner import GREEDY, fill, runner_with_blocks, some_tokens
 from warmfleet_cli.bench.figures import Target
-from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch
-from warmfleet_worker.engine.sampling_params import SamplingParameters
-from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
-from warmfleet_worker.runner.runner import ModelRunner, load_runner, resolve_dtype
-from warmfleet_worker.runner.runner_settings import ELEMENT_BYTES, RunnerSettings
+from warmfleet_worker.engine.batch import Chunk, StepBatch
+from warmfleet_worker.runner.runner import ModelRunner
 
 STEPS: Final = "512,2048,512@4096,16@4096,512+8x1024,512+64x1024,8*64+64x1024,256+4x4096,64x1024"
-FILL_TOKENS: Final = 512
-"""Of one chunk of those that fill a context."""
 FIRST_STEPS: Final = 2
 """Of each kind, which are not counted."""
 _DECODES: Final = re.compile(r"(?P<sequences>\d+)x(?P<context>\d+)")
 _PROMPTS: Final = re.compile(r"((?P<sequences>\d+)\*)?(?P<tokens>\d+)(@(?P<context>\d+))?")
 MOST_OF_PARTS: Final = 1.05
 """Medians of the same steps differ by as much."""
-GREEDY: Final = SampleRequest(SamplingParameters(temperature=0.0), output_index=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,23 +109,6 @@ class Measured:
         return f"{line}{self.parts_ms:10.2f}{self.median_ms / self.parts_ms:14.2f}"
 
 
-def runner_of(model: EngineModel, steps: Sequence[Step], options: argparse.Namespace) -> ModelRunner:
-    """With blocks for the largest of `steps`."""
-    config = model.config
-    dtype = resolve_dtype(options.dtype, config, BLOCK_SIZE_TOKENS, options.cpu_kernels)
-    shape = KvShape(config.layers, config.kv_heads, config.head_dim, ELEMENT_BYTES[dtype])
-    blocks = max(step.blocks for step in steps)
-    return load_runner(
-        model.folder,
-        RunnerSettings(
-            kv_cache_bytes=blocks * kv_layout(shape, BLOCK_SIZE_TOKENS).block_stride_bytes,
-            block_size_tokens=BLOCK_SIZE_TOKENS,
-            dtype=dtype,
-            cpu_kernels=options.cpu_kernels,
-        ),
-    )
-
-
 class Bench:
     """A runner, and what it computes again and again."""
 
@@ -165,19 +143,10 @@ class Bench:
             for _ in range(part.sequences):
                 blocks = range(next_block, next_block + part.blocks // part.sequences)
                 next_block = blocks.stop
-                self._fill(blocks, part.context_tokens)
-                yield Chunk(sequence, self._tokens(part.tokens), part.context_tokens, tuple(blocks), GREEDY)
+                fill(self._runner, self._vocabulary, blocks[: -(-part.context_tokens // BLOCK_SIZE_TOKENS)])
+                tokens = some_tokens(part.tokens, self._vocabulary)
+                yield Chunk(sequence, tokens, part.context_tokens, tuple(blocks), GREEDY)
                 sequence += 1
-
-    def _fill(self, blocks: range, tokens: int) -> None:
-        """Write keys and values of `tokens`, each piece as if it was a sequence of its own."""
-        for first in range(0, tokens, FILL_TOKENS):
-            piece = min(FILL_TOKENS, tokens - first)
-            of_piece = blocks[first // BLOCK_SIZE_TOKENS : -(-(first + piece) // BLOCK_SIZE_TOKENS)]
-            self._runner.execute(StepBatch((Chunk(0, self._tokens(piece), 0, tuple(of_piece), None),)))
-
-    def _tokens(self, count: int) -> tuple[int, ...]:
-        return tuple(1 + 7 * index % (self._vocabulary - 1) for index in range(count))
 
 
 def targets_of(measured: Sequence[Measured]) -> list[Target]:
@@ -202,7 +171,12 @@ async def run(options: argparse.Namespace, steps: Sequence[Step], report: Report
         if not fitting:
             print("\n".join(left_out), file=sys.stderr)
             return 2
-        runner = runner_of(model, fitting, options)
+        runner = runner_with_blocks(
+            model.folder,
+            max(step.blocks for step in fitting),
+            dtype=options.dtype,
+            cpu_kernels=options.cpu_kernels,
+        )
         bench = Bench(runner, model.config.vocab_size, options.steps)
         print(f"{model.name}, {runner.kernels}, {runner.dtype_name}")
         print(f"{'step':<22}{'median ms':>10}{'least':>10}{'its parts':>10}{'of its parts':>14}")

@@ -4,7 +4,9 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from mixed_steps import BLOCK_SIZE_TOKENS, FILL_TOKENS, Bench, Part, Step
+from mixed_steps import BLOCK_SIZE_TOKENS, Bench, Part, Step
+
+from warmfleet_cli.bench.engine.own_runner import PIECE_BLOCKS
 
 PARTS = st.builds(Part, st.integers(1, 5), st.integers(1, 600), st.integers(0, 1500))
 
@@ -37,7 +39,8 @@ def test_every_sequence_has_filled_blocks_of_its_own(parts):
             <= len(chunk.block_ids) * BLOCK_SIZE_TOKENS
         )
     filled = [one for batch in runner.batches for one in batch.chunks]
-    assert all(one.first_position == 0 and len(one.token_ids) <= FILL_TOKENS for one in filled)
+    assert all(one.first_position == 0 and len(one.block_ids) <= PIECE_BLOCKS for one in filled)
+    assert all(len(one.token_ids) == len(one.block_ids) * BLOCK_SIZE_TOKENS for one in filled)
     blocks = [block for one in filled for block in one.block_ids]
     assert all(first < second for first, second in pairwise(blocks))
     contexts = [block for c in chunks for block in c.block_ids[: -(-c.first_position // BLOCK_SIZE_TOKENS)]]

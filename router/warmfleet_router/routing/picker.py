@@ -159,9 +159,7 @@ class Picker:
         `left_out` holds reasons by uid; `planned` is what will be sent to a worker before this request. Of a
         large fleet only the first workers are candidates, unless all are asked for: `shortlisted=False`.
         """
-        workers = fleet.ready
-        if left_out:
-            workers = {uid: worker for uid, worker in workers.items() if uid not in left_out}
+        workers = self.considered(fleet, prompts, left_out)
         if not workers:
             return None
         matched = MatchedPrompts(prompts, self._index, self._leases.pending, self.predictor)
@@ -198,6 +196,17 @@ class Picker:
             predictions=pricing.predictions,
             certain=certain,
         )
+
+    def considered(
+        self,
+        fleet: FleetSnapshot,
+        prompts: RequestPrompts,  # noqa: ARG002 - others consider by prompt
+        left_out: Mapping[str, str],
+    ) -> Mapping[str, WorkerStatus]:
+        """The ready workers among which the prompts' place is decided."""
+        if not left_out:
+            return fleet.ready
+        return {uid: worker for uid, worker in fleet.ready.items() if uid not in left_out}
 
 
 class _Pricing:

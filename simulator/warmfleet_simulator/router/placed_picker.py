@@ -9,13 +9,11 @@ from collections.abc import Mapping, Sequence
 from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.fleet_snapshot import FleetSnapshot
 from warmfleet_router.routing.leases import Leases
-from warmfleet_router.routing.open_dispatches import UnreportedLoad
-from warmfleet_router.routing.picker import NONE_LEFT_OUT, NOTHING_PLANNED, Picker, RankedWorkers
+from warmfleet_router.routing.picker import Picker
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
 from warmfleet_router.workers.breakers import Breakers
+from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_router.workers.prefix_index import PrefixIndex
-
-_ELSEWHERE = "the other run sent the prompt elsewhere"
 
 
 def prompt_key(token_ids: Sequence[int]) -> bytes:
@@ -41,17 +39,9 @@ class PlacedPicker(Picker):
         super().__init__(index, leases, policy, breakers)
         self._placements = placements
 
-    def rank(
-        self,
-        fleet: FleetSnapshot,
-        prompts: RequestPrompts,
-        *,
-        left_out: Mapping[str, str] = NONE_LEFT_OUT,
-        planned: Mapping[str, UnreportedLoad] = NOTHING_PLANNED,
-        shortlisted: bool = True,
-    ) -> RankedWorkers | None:
-        uid = self._placements[prompts.whole_key]
-        others = {other: _ELSEWHERE for other in fleet.ready if other != uid}
-        return super().rank(
-            fleet, prompts, left_out={**others, **left_out}, planned=planned, shortlisted=shortlisted
-        )
+    def considered(
+        self, fleet: FleetSnapshot, prompts: RequestPrompts, left_out: Mapping[str, str]
+    ) -> Mapping[str, WorkerStatus]:
+        placed = self._placements[prompts.whole_key]
+        workers = super().considered(fleet, prompts, left_out)
+        return {uid: worker for uid, worker in workers.items() if uid == placed}

@@ -9,18 +9,10 @@ from typing import Final
 
 from warmfleet_cli.bench.engine.case_loop import CaseEngine, serve
 from warmfleet_cli.bench.engine.cases import BLOCK_SIZE_TOKENS, SPARE_TOKENS, Case
+from warmfleet_cli.bench.engine.own_runner import GREEDY, fill, runner_with_blocks, some_tokens
 from warmfleet_runtime.version import package_version
-from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch
-from warmfleet_worker.engine.sampling_params import SamplingParameters
-from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
-from warmfleet_worker.model.config import load_model_config
-from warmfleet_worker.runner.runner import ModelRunner, load_runner, resolve_dtype
-from warmfleet_worker.runner.runner_settings import ELEMENT_BYTES, RunnerSettings
+from warmfleet_worker.engine.batch import Chunk, StepBatch
 from warmfleet_worker.settings import CpuKernels, Dtype, WeightQuantization
-
-PIECE_TOKENS: Final = 512
-"""Tokens of one chunk of those that fill a context."""
-_GREEDY: Final = SampleRequest(SamplingParameters(temperature=0.0), output_index=0)
 
 
 class OwnEngine:
@@ -36,19 +28,8 @@ class OwnEngine:
         cpu_kernels: CpuKernels,
         blocks: int,
     ) -> None:
-        config = load_model_config(model)
-        element_bytes = ELEMENT_BYTES[resolve_dtype(dtype, config, BLOCK_SIZE_TOKENS, cpu_kernels)]
-        shape = KvShape(config.layers, config.kv_heads, config.head_dim, element_bytes)
-        kv_bytes = blocks * kv_layout(shape, BLOCK_SIZE_TOKENS).block_stride_bytes
-        self._runner: ModelRunner = load_runner(
-            model,
-            RunnerSettings(
-                kv_cache_bytes=kv_bytes,
-                block_size_tokens=BLOCK_SIZE_TOKENS,
-                dtype=dtype,
-                weight_quantization=weight_quantization,
-                cpu_kernels=cpu_kernels,
-            ),
+        self._runner = runner_with_blocks(
+            model, blocks, dtype=dtype, cpu_kernels=cpu_kernels, weight_quantization=weight_quantization
         )
         weights = "" if weight_quantization == "None" else f", {weight_quantization} weights"
         self.name = f"warmfleet {package_version()} ({self._runner.kernels}{weights})"
@@ -58,6 +39,7 @@ class OwnEngine:
         self._blocks: dict[int, list[int]] = {}
         """Of each sequence, filled but for the spare ones at the end."""
         self._filled: dict[int, int] = {}
+        """Of them, so many."""
         self._next_block = 0
 
     def prepare(self, case: Case, _variant: str) -> None:
@@ -70,12 +52,12 @@ class OwnEngine:
     def step(self, case: Case, index: int) -> list[int]:
         """One step through the runner."""
         if case.kind == "prefill":
-            tokens, position = tuple(self._tokens(case.context_tokens)), 0
+            tokens, position = some_tokens(case.context_tokens, self._vocabulary), 0
         else:
             tokens, position = (1 + index % (self._vocabulary - 1),), case.context_tokens + index
         blocks = (position + len(tokens) + BLOCK_SIZE_TOKENS - 1) // BLOCK_SIZE_TOKENS
         chunks = tuple(
-            Chunk(sequence, tokens, position, tuple(self._blocks[sequence][:blocks]), _GREEDY)
+            Chunk(sequence, tokens, position, tuple(self._blocks[sequence][:blocks]), GREEDY)
             for sequence in range(case.batch)
         )
         result = self._runner.execute(StepBatch(chunks))
@@ -93,23 +75,10 @@ class OwnEngine:
             self._next_block += 1
 
     def _fill(self, sequence: int, tokens: int) -> None:
-        """Compute keys and values up to `tokens`.
-
-        Each piece is computed as if it was a sequence of its own: what a decode reads is as large and as far
-        apart in memory, and the time to fill it does not grow with the square of the context.
-        """
-        filled = self._filled.get(sequence, 0)
-        while filled < tokens:
-            first = filled // BLOCK_SIZE_TOKENS
-            blocks = self._blocks[sequence][first : first + PIECE_TOKENS // BLOCK_SIZE_TOKENS]
-            piece = min(PIECE_TOKENS, len(blocks) * BLOCK_SIZE_TOKENS)
-            chunk = Chunk(sequence, tuple(self._tokens(piece)), 0, tuple(blocks), None)
-            self._runner.execute(StepBatch((chunk,)))
-            filled += piece
-        self._filled[sequence] = filled
-
-    def _tokens(self, count: int) -> list[int]:
-        return [1 + (7 * index) % (self._vocabulary - 1) for index in range(count)]
+        """Keys and values up to `tokens`, where there are none yet."""
+        filled, needed = self._filled.get(sequence, 0), -(-tokens // BLOCK_SIZE_TOKENS)
+        fill(self._runner, self._vocabulary, self._blocks[sequence][filled:needed])
+        self._filled[sequence] = max(filled, needed)
 
 
 def main() -> int:
