@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from warmfleet_contracts.cache.blocks import CacheIdentity
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
+from warmfleet_runtime.huge_pages import move_into_huge_pages
 from warmfleet_simulator.clock import run_in_virtual_time
 from warmfleet_simulator.garbage import seldom_collected
 from warmfleet_simulator.progress import OnProgress, Progress, ignore_progress
@@ -31,6 +32,9 @@ from warmfleet_simulator.traces.request import TraceRequest
 IDENTITY: Final = CacheIdentity(b"simulated-cache.")
 _START_SECONDS: Final = 1.0
 """From the replicas' start to the first arrival: by then the router follows their event streams."""
+_HUGE_PAGES_EVERY: Final = 20_000
+"""Requests after which what the simulation has in memory is moved into huge pages: with 1,000 replicas, which
+have gigabytes, it then takes a tenth less time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +179,8 @@ class _Simulation:
                 await asyncio.sleep(max(_START_SECONDS + request.arrival_seconds - self._now(), 0))
                 answers.create_task(self._answer(request))
                 self._arrived_requests += 1
+                if not self._arrived_requests % _HUGE_PAGES_EVERY:
+                    move_into_huge_pages()
                 on_progress(Progress(self._arrived_requests, request.arrival_seconds, done_ratio()))
 
     async def _answer(self, request: TraceRequest) -> None:

@@ -105,8 +105,8 @@ class HandoverPlan:
             if uid is not None:
                 held[uid] = position
                 break
-        weight_of = rendezvous_weights(hashes[min(first, len(hashes) - 1)])
-        for uid in sorted(held, key=lambda uid: (-held[uid], -weight_of(uid))):
+        weights = rendezvous_weights(hashes[min(first, len(hashes) - 1)], held)
+        for uid in sorted(held, key=lambda uid: (-held[uid], -weights[uid])):
             tokens = len(prefix.token_ids) - held[uid] * self._block_size_tokens
             if tokens <= self._room_tokens[uid]:
                 self._room_tokens[uid] -= tokens
@@ -118,8 +118,8 @@ class HandoverPlan:
 
 def share_of(block_hash: BlockHash, shares: int) -> int:
     """The number of the router that moves a prefix, out of `shares`."""
-    weight_of = rendezvous_weights(block_hash)
-    return max(range(shares), key=lambda share: weight_of(str(share)))
+    weights = rendezvous_weights(block_hash, map(str, range(shares)))
+    return max(range(shares), key=lambda share: weights[str(share)])
 
 
 def of_share(hot: Collection[HotPrefix], terms: Terms, *, own: bool) -> list[HotPrefix]:

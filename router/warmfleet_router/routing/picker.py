@@ -5,6 +5,7 @@ nothing. The caller takes a lease on the worker that it picked.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -30,7 +31,7 @@ from warmfleet_router.routing.policies import (
 )
 from warmfleet_router.routing.prediction import Prediction, Predictor
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
-from warmfleet_router.routing.shortlist import LISTED_WORKERS, ascending_floors, shortlist
+from warmfleet_router.routing.shortlist import LISTED_WORKERS, Floor, ascending_floors, shortlist
 from warmfleet_router.workers.breakers import Breakers
 from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_router.workers.prefix_index import PrefixIndex
@@ -174,8 +175,7 @@ class Picker:
             listed = shortlist(
                 pricing.floors(),
                 pricing.total_ms,
-                rendezvous_weights(request.tie_key),
-                is_price=pricing.is_floor,
+                partial(rendezvous_weights, request.tie_key),
                 count=count,
             )
             request = replace(request, unlisted_equals=listed.unlisted_equals)
@@ -237,28 +237,23 @@ class _Pricing:
             self._warm.update(works.warm)
         self._costs: dict[str, CostTerms] = {}
 
-    def floors(self) -> Iterator[tuple[float, str]]:
-        """The least that it costs on each worker, in milliseconds, and its uid, in ascending order."""
+    def floors(self) -> Iterator[Floor]:
+        """What it costs at least on each worker, in ascending order."""
         floors, left_out = self._floors, set[str]()
         if len(self._workers) < len(floors):
             left_out = floors.keys() - self._workers.keys()
         # Where something is planned the wait for seats may be shorter, as more sequences will end.
-        known = [(0.0, uid) for uid in self._planned if uid in self._workers]
+        known: list[Floor] = [(0.0, uid, False) for uid in self._planned if uid in self._workers]
         known += [
-            (floors[uid].at(work.uncached_tokens), uid)
+            (floors[uid].at(work.uncached_tokens), uid, floors[uid].is_price_of(work))
             for uid, work in self._warm.items()
             if uid not in self._planned
         ]
         return ascending_floors(
-            [(self._fleet.classes[place], cold.uncached_tokens) for place, cold in self._cold.items()],
+            [(self._fleet.classes[place], work) for place, work in self._cold.items()],
             known=known,
             skipped={*self._warm, *self._planned, *left_out},
         )
-
-    def is_floor(self, uid: str) -> bool:
-        """Whether it costs the least that it can, but for rounding."""
-        work = self._warm.get(uid) or self._cold[self._group[uid]]
-        return uid not in self._planned and self._floors[uid].is_price_of(work)
 
     def total_ms(self, uid: str) -> float:
         """What it costs on a worker."""

@@ -90,17 +90,17 @@ def equality_limit_ms(best_ms: float) -> float:
 
 def lowest_cost(candidates: Sequence[Candidate], request: RoutedRequest) -> Ranking:
     """Least time to first token plus delay to others, now and later; among equals, rendezvous hashing."""
-    weight_of = rendezvous_weights(request.tie_key)
+    weights = rendezvous_weights(request.tie_key, [candidate.uid for candidate in candidates])
     limit_ms = equality_limit_ms(min(candidate.cost.total_ms for candidate in candidates))
 
-    def rank(candidate: Candidate) -> tuple[bool, float, int]:
-        total_ms = candidate.cost.total_ms
-        weight = -weight_of(candidate.uid)
-        return (False, 0.0, weight) if total_ms <= limit_ms else (True, total_ms, weight)
+    def rank(candidate: Candidate) -> tuple[bool, float, int, str]:
+        total_ms, uid = candidate.cost.total_ms, candidate.uid
+        is_equal = total_ms <= limit_ms
+        # The uid decides last, so that the order in which workers were discovered never does.
+        return not is_equal, 0.0 if is_equal else total_ms, -weights[uid], uid
 
     equals = sum(candidate.cost.total_ms <= limit_ms for candidate in candidates) + request.unlisted_equals
-    # The uid decides last, so that the order in which workers were discovered never does.
-    ordered = sorted(candidates, key=lambda candidate: (rank(candidate), candidate.uid))
+    ordered = sorted(candidates, key=rank)
     return Ranking(
         candidates=tuple(ordered),
         scores=tuple([candidate.cost.total_ms for candidate in ordered]),
@@ -114,11 +114,11 @@ LoadPolicy = Callable[[Mapping[str, WorkerLoad], RoutedRequest, int], Order]
 
 def least_loaded(loads: Mapping[str, WorkerLoad], request: RoutedRequest, count: int) -> Order:
     """Fewest running and waiting sequences, then fewest queued tokens."""
-    weight_of = rendezvous_weights(request.tie_key)
+    weights = rendezvous_weights(request.tie_key, loads)
 
     def rank(uid: str) -> tuple[int, int, int, str]:
         load = loads[uid]
-        return load.sequences, load.queued_uncached_tokens, -weight_of(uid), uid
+        return load.sequences, load.queued_uncached_tokens, -weights[uid], uid
 
     return _by_sequences(heapq.nsmallest(count, loads, key=rank), loads, "fewest sequences")
 
@@ -133,10 +133,9 @@ def round_robin(loads: Mapping[str, WorkerLoad], request: RoutedRequest, count: 
 
 def consistent_hash(loads: Mapping[str, WorkerLoad], request: RoutedRequest, count: int) -> Order:
     """Rendezvous hash of the prompt's head, skipping workers above 1.25 times the mean load."""
-    weight_of = rendezvous_weights(request.head_key)
+    weights = rendezvous_weights(request.head_key, loads)
     total = sum([load.sequences for load in loads.values()])
     limit = math.ceil(BOUNDED_LOAD_RATIO * (total + 1) / len(loads))
-    weights = {uid: weight_of(uid) for uid in loads}
     first = heapq.nsmallest(
         count, loads, key=lambda uid: (loads[uid].sequences + 1 > limit, -weights[uid], uid)
     )
@@ -168,16 +167,14 @@ def agreed_policy(named: Iterable[str], default: str) -> str:
     return name if name in POLICIES else default
 
 
-def rendezvous_weights(key: bytes) -> Callable[[str], int]:
-    """Highest random weight (Thaler and Ravishankar, 1996): a weight per uid, the same in every process."""
-    keyed = hashlib.blake2b(key=key[:64], digest_size=8)
-
-    def weight(uid: str) -> int:
+def rendezvous_weights(key: bytes, uids: Iterable[str]) -> dict[str, int]:
+    """Highest random weight (Thaler and Ravishankar, 1996): that of each uid, the same in every process."""
+    keyed, weights = hashlib.blake2b(key=key[:64], digest_size=8), dict[str, int]()
+    for uid in uids:
         of_uid = keyed.copy()
         of_uid.update(uid.encode())
-        return int.from_bytes(of_uid.digest(), "little")
-
-    return weight
+        weights[uid] = int.from_bytes(of_uid.digest(), "little")
+    return weights
 
 
 def _by_sequences(uids: Sequence[str], loads: Mapping[str, WorkerLoad], reason: str) -> Order:

@@ -13,12 +13,12 @@ equal of it, are those of a ranking of all workers.
 import bisect
 import heapq
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
-from warmfleet_router.routing.cost import PriceFloor
+from warmfleet_router.routing.cost import PriceFloor, Work
 from warmfleet_router.routing.policies import equality_limit_ms
 
 LISTED_WORKERS: Final = 16
@@ -34,6 +34,10 @@ CLASS_TOKENS: Final = 32
 """Width of a class in free tokens."""
 
 _ClassKey = tuple[int, int, int]
+
+Floor = tuple[float, str, bool]
+"""The least that a request costs on a worker, in milliseconds, the worker's uid, and whether it costs no more
+than that there, but for rounding."""
 
 
 class PriceClass(msgspec.Struct):
@@ -62,15 +66,17 @@ class PriceClass(msgspec.Struct):
         paid_tokens = uncached_tokens - self.free_tokens
         return self.idle_ms + paid_tokens * self.per_token_ms if paid_tokens > 0 else self.idle_ms
 
-    def floors_ms(self, uncached_tokens: int, skipped: Collection[str]) -> list[tuple[float, str]]:
-        """`PriceFloor.at` of each worker that is not `skipped`, and its uid; in no order."""
-        # A call for each of them takes twice the time.
+    def floors_of(self, work: Work, skipped: Collection[str]) -> list[Floor]:
+        """Those of `work` on each worker that is not `skipped`, in no order."""
+        uncached_tokens, needed_blocks, is_one = work.uncached_tokens, work.needed_blocks, work.sequences == 1
+        # `PriceFloor.at` and `is_price_of`: calls for each of them take three times as long.
         return [
             (
                 floor.idle_ms + (uncached_tokens - floor.free_tokens) * floor.per_token_ms
                 if uncached_tokens > floor.free_tokens
                 else floor.idle_ms,
                 uid,
+                is_one and needed_blocks <= floor.free_blocks,
             )
             for uid, floor in self.floors.items()
             if uid not in skipped
@@ -81,7 +87,7 @@ class PriceClasses:
     """The floors of workers that hold alike (`KeptFleet.alike`), in classes.
 
     classes.put("worker-0", floor)  # and again after each change
-    ascending_floors([(classes, 2000)], known=(), skipped=())
+    ascending_floors([(classes, work)], known=(), skipped=())
     """
 
     def __init__(self) -> None:
@@ -107,27 +113,22 @@ class PriceClasses:
 
 
 def ascending_floors(
-    groups: Iterable[tuple[PriceClasses, int]],
-    *,
-    known: Iterable[tuple[float, str]],
-    skipped: Collection[str],
-) -> Iterator[tuple[float, str]]:
-    """The least that a request costs on each worker, in milliseconds, and its uid, in ascending order.
+    groups: Iterable[tuple[PriceClasses, Work]], *, known: Iterable[Floor], skipped: Collection[str]
+) -> Iterator[Floor]:
+    """The floors of a request on each worker, in ascending order.
 
-    `groups` has workers, of which those `skipped` are left out, with the prompt tokens that each of them
-    would have to compute. `known` has others.
+    `groups` has workers, of which those `skipped` are left out, with what the request is for each of them.
+    `known` has the floors of others.
     """
-    classes = [(one, uncached_tokens) for group, uncached_tokens in groups for one in group]
-    bounds = [
-        (one.bound_ms(uncached_tokens), number) for number, (one, uncached_tokens) in enumerate(classes)
-    ]
+    classes = [(one, work) for group, work in groups for one in group]
+    bounds = [(one.bound_ms(work.uncached_tokens), number) for number, (one, work) in enumerate(classes)]
     found = sorted(known)
     for bound_ms, number in sorted(bounds):
         # No worker of this class and of those behind it costs less than its bound.
         end = bisect.bisect_left(found, (bound_ms,))
         yield from found[:end]
-        one, uncached_tokens = classes[number]
-        found = sorted([*found[end:], *one.floors_ms(uncached_tokens, skipped)])
+        one, work = classes[number]
+        found = sorted([*found[end:], *one.floors_of(work, skipped)])
     yield from found
 
 
@@ -142,26 +143,24 @@ class Shortlist(msgspec.Struct, frozen=True):
 
 
 def shortlist(
-    floors: Iterable[tuple[float, str]],
+    floors: Iterable[Floor],
     price: Callable[[str], float],
-    weight: Callable[[str], int],
+    weights: Callable[[Collection[str]], Mapping[str, int]],
     *,
-    is_price: Callable[[str], bool] = lambda _: False,
     count: int = LISTED_WORKERS,
 ) -> Shortlist:
     """The `count` cheapest of the workers in `floors`, which are read no further than necessary.
 
-    `floors` are `ascending_floors`; `price` is a worker's cost in milliseconds, `weight` decides among
-    equals: the largest is first. `is_price` returns for a worker whether its cost is in `floors`, but for
-    rounding.
+    `floors` are `ascending_floors`; `price` is a worker's cost in milliseconds. `weights`, by
+    uid, decide among equals: the largest is first.
     """
     costs: dict[str, float] = {}
     best_ms, limit_ms, least_unpriced_ms = math.inf, math.inf, math.inf
-    for floor_ms, uid in floors:
+    for floor_ms, uid, is_price in floors:
         if floor_ms > limit_ms * _ROUNDING and len(costs) >= count:
             least_unpriced_ms = floor_ms / _ROUNDING
             break
-        if best_ms < floor_ms * _ROUNDING and floor_ms * _ROUNDING**2 < limit_ms and is_price(uid):
+        if is_price and best_ms < floor_ms * _ROUNDING and floor_ms * _ROUNDING**2 < limit_ms:
             costs[uid] = floor_ms  # what follows is no cheaper than the best: the limit stays
             continue
         cost_ms = costs[uid] = price(uid)
@@ -169,7 +168,7 @@ def shortlist(
             best_ms, limit_ms = cost_ms, equality_limit_ms(cost_ms)
     equals = [uid for uid, cost_ms in costs.items() if cost_ms <= limit_ms]
     if len(equals) > count:
-        first = heapq.nsmallest(count, [(-weight(uid), uid) for uid in equals])
+        first = heapq.nsmallest(count, [(-weight, uid) for uid, weight in weights(equals).items()])
         return Shortlist(tuple([uid for _, uid in first]), count, len(equals) - count)
     others = sorted([(cost_ms, uid) for uid, cost_ms in costs.items() if cost_ms > limit_ms])
     room = count - len(equals)

@@ -139,7 +139,7 @@ class SimulatedEngine:
         running = self._scheduler.running
         quiet = self.settings.capacity_tokens if running else 0
         for sequence in running:
-            tokens = len(sequence.token_ids)
+            tokens = sequence.token_ids.length
             if tokens != sequence.computed_tokens + 1:
                 return 0
             quiet = min(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from warmfleet_contracts.cache.kv_events import Frame, LoadReport, StepTimeFit
-from warmfleet_router.routing.cost import PRIOR
+from warmfleet_router.routing.cost import PRIOR, Work
 from warmfleet_router.routing.fleet_snapshot import FleetSnapshot
 from warmfleet_router.routing.leases import Lease
 from warmfleet_router.routing.picker import RankedWorkers
@@ -140,7 +140,8 @@ def content(snapshot: FleetSnapshot) -> dict[str, object]:
     for name in ("ready", "loads", "prices", "floors"):
         fields[name] = list(getattr(snapshot, name).items())
     fields["classes"] = [
-        list(ascending_floors([(classes, 300)], known=(), skipped=())) for classes in snapshot.classes
+        list(ascending_floors([(classes, Work(300, 19))], known=(), skipped=()))
+        for classes in snapshot.classes
     ]
     places = {uid: place for place, uids in enumerate(snapshot.alike) for uid in uids}
     assert snapshot.group == places

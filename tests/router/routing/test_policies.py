@@ -164,4 +164,4 @@ def test_the_first_workers_of_an_order_are_those_of_the_whole_one(
 
 
 def test_rendezvous_weights_are_the_same_in_every_process() -> None:
-    assert rendezvous_weights(b"key")("w0") == 10522015769044675290
+    assert rendezvous_weights(b"key", ["w0"]) == {"w0": 10522015769044675290}

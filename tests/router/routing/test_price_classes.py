@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_router.routing.cost import PriceFloor
-from warmfleet_router.routing.shortlist import PriceClasses, ascending_floors
+from warmfleet_router.routing.cost import PriceFloor, Work
+from warmfleet_router.routing.shortlist import Floor, PriceClasses, ascending_floors
 
 UIDS = [f"w{number}" for number in range(12)]
 
@@ -17,7 +17,16 @@ floors = st.builds(
     free_tokens=st.sampled_from([0, 200]) | st.integers(0, 500),
     free_blocks=st.just(100.0),
 )
-tokens = st.integers(0, 3000) | st.integers(0, 200_000)
+works = st.builds(
+    Work,
+    uncached_tokens=st.integers(0, 3000) | st.integers(0, 200_000),
+    needed_blocks=st.sampled_from([0, 100, 101]),
+    sequences=st.sampled_from([1, 1, 2]),
+)
+
+
+def floor_of(work: Work, uid: str, floor: PriceFloor) -> Floor:
+    return floor.at(work.uncached_tokens), uid, floor.is_price_of(work)
 
 
 class AskedUids(set[str]):
@@ -32,9 +41,9 @@ class AskedUids(set[str]):
         return False
 
 
-def classes_of(floor_of: dict[str, PriceFloor]) -> PriceClasses:
+def classes_of(floors: dict[str, PriceFloor]) -> PriceClasses:
     classes = PriceClasses()
-    for uid, floor in floor_of.items():
+    for uid, floor in floors.items():
         classes.put(uid, floor)
     return classes
 
@@ -42,11 +51,11 @@ def classes_of(floor_of: dict[str, PriceFloor]) -> PriceClasses:
 @settings(max_examples=300)
 @given(
     updates=st.lists(st.tuples(st.sampled_from(UIDS), floors), max_size=60),
-    uncached_tokens=st.lists(tokens, min_size=1, max_size=4),
+    requests=st.lists(works, min_size=1, max_size=4),
     skipped=st.sets(st.sampled_from(UIDS), max_size=3),
 )
 def test_after_any_updates_the_floors_are_those_of_each_worker_in_order(
-    updates: Sequence[tuple[str, PriceFloor]], uncached_tokens: Sequence[int], skipped: set[str]
+    updates: Sequence[tuple[str, PriceFloor]], requests: Sequence[Work], skipped: set[str]
 ) -> None:
     classes, last = PriceClasses(), dict[str, PriceFloor]()
 
@@ -54,34 +63,36 @@ def test_after_any_updates_the_floors_are_those_of_each_worker_in_order(
         classes.put(uid, floor)
         last[uid] = floor
 
-    for asked in uncached_tokens:
-        found = list(ascending_floors([(classes, asked)], known=(), skipped=skipped))
-        assert found == sorted((floor.at(asked), uid) for uid, floor in last.items() if uid not in skipped)
+    for work in requests:
+        found = list(ascending_floors([(classes, work)], known=(), skipped=skipped))
+        assert found == sorted(
+            floor_of(work, uid, floor) for uid, floor in last.items() if uid not in skipped
+        )
 
 
 @settings(max_examples=100)
 @given(
     first=st.dictionaries(st.sampled_from(UIDS[:6]), floors),
     second=st.dictionaries(st.sampled_from(UIDS[6:]), floors),
-    first_tokens=tokens,
-    second_tokens=tokens,
-    known=st.lists(st.tuples(st.floats(0, 1000), st.just("known"))),
+    first_work=works,
+    second_work=works,
+    known=st.lists(st.tuples(st.floats(0, 1000), st.just("known"), st.booleans())),
 )
 def test_groups_and_known_workers_are_merged_in_order(
     first: dict[str, PriceFloor],
     second: dict[str, PriceFloor],
-    first_tokens: int,
-    second_tokens: int,
-    known: list[tuple[float, str]],
+    first_work: Work,
+    second_work: Work,
+    known: list[Floor],
 ) -> None:
-    groups = [(classes_of(first), first_tokens), (classes_of(second), second_tokens)]
+    groups = [(classes_of(first), first_work), (classes_of(second), second_work)]
 
     found = list(ascending_floors(groups, known=known, skipped=()))
 
     assert found == sorted(
         [
-            *((floor.at(first_tokens), uid) for uid, floor in first.items()),
-            *((floor.at(second_tokens), uid) for uid, floor in second.items()),
+            *(floor_of(first_work, uid, floor) for uid, floor in first.items()),
+            *(floor_of(second_work, uid, floor) for uid, floor in second.items()),
             *known,
         ]
     )
@@ -92,7 +103,7 @@ def test_workers_that_cost_more_are_not_looked_at() -> None:
     idle = {f"idle{number}": PriceFloor(9.0 + number / 100, 0.4, 200, 100.0) for number in range(20)}
     skipped = AskedUids()
 
-    found = ascending_floors([(classes_of({**busy, **idle}), 2000)], known=(), skipped=skipped)
+    found = ascending_floors([(classes_of({**busy, **idle}), Work(2000, 100))], known=(), skipped=skipped)
 
     assert [next(found)[1] for _ in range(20)] == list(idle)
     assert sorted(skipped.asked) == sorted(idle)

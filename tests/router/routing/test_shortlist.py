@@ -47,8 +47,8 @@ def test_what_is_certain_of_a_shortlist_is_the_beginning_of_the_ranking_of_all(
 
     known = {uid for uid, cost_ms in costs.items() if floors[uid] == cost_ms and draw.random() < 0.8}
 
-    ascending = sorted((floor_ms, uid) for uid, floor_ms in floors.items())
-    listed = shortlist(iter(ascending), costs.__getitem__, weights.__getitem__, is_price=known.__contains__)
+    ascending = sorted((floor_ms, uid, uid in known) for uid, floor_ms in floors.items())
+    listed = shortlist(iter(ascending), costs.__getitem__, lambda uids: {uid: weights[uid] for uid in uids})
 
     everything = ranked_by_cost(costs, weights)
     certain = ranked_by_cost({uid: costs[uid] for uid in listed.uids}, weights)[: listed.certain]

@@ -201,7 +201,7 @@ class Scheduler:
             if sequence.state is not SequenceState.RUNNING:
                 continue
             is_decoding = sequence.is_decoding
-            missing = self._blocks(len(sequence.token_ids)) - len(sequence.table)
+            missing = self._blocks(sequence.token_ids.length) - len(sequence.table)
             if not is_decoding and missing <= 0:
                 continue  # a prefill, which has its blocks
             while missing > self._pool.available_blocks:
@@ -243,7 +243,7 @@ class Scheduler:
                 reserved_blocks += self._unled_blocks(sequence, leader)
                 place += 1  # its seat stays reserved
                 continue
-            if not draft.has_room_for(sequence, len(sequence.token_ids) - sequence.uncached_tokens):
+            if not draft.has_room_for(sequence, sequence.token_ids.length - sequence.uncached_tokens):
                 return
             if draft.adopted_blocks and draft.adopted_blocks + sequence.matched_blocks > MAX_ADOPTED_BLOCKS:
                 return
@@ -266,7 +266,7 @@ class Scheduler:
         and a leader that ended, failed or was preempted has no followers.
         """
         usable_tokens = (sequence.matched_blocks + 1) * self._block_size_tokens
-        if not sequence.reads_cache or usable_tokens >= len(sequence.token_ids):
+        if not sequence.reads_cache or usable_tokens >= sequence.token_ids.length:
             return None  # the last token is computed anyway, and its block with it
         leader = self._cache.leader_of(sequence.block_hashes[sequence.matched_blocks])
         return None if leader is None else self._sequences[leader]
@@ -279,11 +279,11 @@ class Scheduler:
         while next_leader is not None:
             awaited = shared_blocks(hashes, self._sequences[next_leader].block_hashes, awaited)
             next_leader = self._cache.leader_of(hashes[awaited]) if awaited < len(hashes) else None
-        return self._blocks(len(follower.token_ids)) - awaited
+        return self._blocks(follower.token_ids.length) - awaited
 
     def _unmatched_blocks(self, sequence: Sequence) -> int:
         """Blocks that a waiting sequence has to allocate, as of the last match."""
-        return self._blocks(len(sequence.token_ids)) - sequence.matched_blocks
+        return self._blocks(sequence.token_ids.length) - sequence.matched_blocks
 
     def _has_unused_blocks_for(self, sequence: Sequence) -> bool:
         """Whether an idle sequence can start without a block that is worth more than its own."""
@@ -297,7 +297,7 @@ class Scheduler:
         """Give a waiting sequence its blocks and a seat, if there are enough besides the reserved ones."""
         hit = self._match(sequence)
         # All blocks of the known tokens at once: a prefill that has begun never waits for blocks.
-        missing = self._blocks(len(sequence.token_ids)) - len(hit.blocks)
+        missing = self._blocks(sequence.token_ids.length) - len(hit.blocks)
         taken_blocks = missing + hit.evictable_blocks
         kept_free = self._watermark_blocks if self._running else 0
         if taken_blocks + kept_free + reserved_blocks > self._pool.available_blocks:
@@ -317,18 +317,20 @@ class Scheduler:
     def _match(self, sequence: Sequence) -> PrefixHit:
         if not sequence.reads_cache:
             return NO_HIT
-        return self._cache.match(sequence.block_hashes, len(sequence.token_ids))
+        return self._cache.match(sequence.block_hashes, sequence.token_ids.length)
 
     def _update_match(self, sequence: Sequence) -> None:
         """Match a waiting sequence again; costs nothing for what matched already."""
         if sequence.reads_cache:
-            tokens = len(sequence.token_ids)
+            tokens = sequence.token_ids.length
             sequence.matched_blocks = self._cache.matched_blocks(
                 sequence.block_hashes, tokens, sequence.matched_blocks
             )
         else:
             sequence.matched_blocks = 0
-        sequence.uncached_tokens = len(sequence.token_ids) - sequence.matched_blocks * self._block_size_tokens
+        sequence.uncached_tokens = (
+            sequence.token_ids.length - sequence.matched_blocks * self._block_size_tokens
+        )
 
     def _admission(self, sequence: Sequence) -> SequenceUpdate:
         full_blocks = sequence.prompt_tokens // self._block_size_tokens
@@ -407,7 +409,7 @@ class Scheduler:
         sequence.state = SequenceState.WAITING
         if sequence.uses_cache:
             # All but its last token may be cached; of several that a step brought none is hashed yet.
-            self._extend_hashes(sequence, len(sequence.token_ids) - 1)
+            self._extend_hashes(sequence, sequence.token_ids.length - 1)
         self._update_match(sequence)
         bisect.insort(self._waiting, sequence, key=_rank)
 

@@ -106,16 +106,16 @@ class Sequence:
 
     @property
     def output_tokens(self) -> int:
-        return len(self.token_ids) - self.prompt_tokens
+        return self.token_ids.length - self.prompt_tokens
 
     @property
     def uncomputed_tokens(self) -> int:
-        return len(self.token_ids) - self.computed_tokens
+        return self.token_ids.length - self.computed_tokens
 
     @property
     def is_decoding(self) -> bool:
         """Whether all of its tokens but the last one are computed: its next chunk takes one token."""
-        return self.uncomputed_tokens == 1
+        return self.token_ids.length - self.computed_tokens == 1
 
     @property
     def unscored_tokens(self) -> int:
@@ -136,11 +136,11 @@ class Sequence:
 
     def samples_after(self, tokens: int) -> bool:
         """Whether the next token is sampled once so many more are computed."""
-        return self.uncomputed_tokens == tokens and self.wants_token
+        return self.token_ids.length - self.computed_tokens == tokens and self.wants_token
 
     def finish_reason(self) -> str:
         """Why the sequence ends with the tokens it has, or "" while it goes on."""
-        sampling, tokens = self.sampling, len(self.token_ids)
+        sampling, tokens = self.sampling, self.token_ids.length
         output_tokens = tokens - self.prompt_tokens
         if sampling.stop_token_ids and output_tokens and self.token_ids[-1] in sampling.stop_token_ids:
             return "stop"

@@ -13,25 +13,28 @@ class SequenceTokens(Sequence[int]):
     tokens[first:end]  # O(end - first)
     """
 
-    __slots__ = ("_length", "_output", "_prompt")
+    __slots__ = ("_output", "_prompt", "length")
+
+    length: int
+    """What `len` returns, without the call: a step asks several times for that of each sequence."""
 
     def __init__(self, prompt: "array[int]") -> None:
         self._prompt = prompt
         self._output = array("I")
-        self._length = len(prompt)
+        self.length = len(prompt)
 
     def append(self, token_id: int) -> None:
         """Add a generated token."""
         self._output.append(token_id)
-        self._length += 1
+        self.length += 1
 
     def extend(self, token_ids: "array[int]") -> None:
         """Add generated tokens."""
         self._output.extend(token_ids)
-        self._length += len(token_ids)
+        self.length += len(token_ids)
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     @overload
     def __getitem__(self, index: int) -> int: ...
@@ -40,9 +43,9 @@ class SequenceTokens(Sequence[int]):
     def __getitem__(self, index: int | slice) -> "int | array[int]":
         prompt_tokens = len(self._prompt)
         if isinstance(index, int):
-            place = range(self._length)[index]  # negative ones count from the end
+            place = range(self.length)[index]  # negative ones count from the end
             return self._prompt[place] if place < prompt_tokens else self._output[place - prompt_tokens]
-        first, end, step = index.indices(self._length)
+        first, end, step = index.indices(self.length)
         assert step == 1, "slices are consecutive"
         if end <= prompt_tokens:
             return self._prompt[first:end]
