@@ -61,7 +61,8 @@ def _print_fleets(console: Console, compared: "ScalingComparison") -> None:
     console.print(
         "peak-static: the smallest fleet that meets the objective in the busiest window; clairvoyant: as "
         f"many replicas as each window needs, at least {compared.smallest_fleet}, started in advance; the "
-        f"policies: first those with {compared.percent} % or more by cost, then the others"
+        f"policies begin with {compared.first_replicas}: first those with {compared.percent} % or more by "
+        "cost, then the others"
     )
 
 

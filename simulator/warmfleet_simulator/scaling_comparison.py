@@ -1,7 +1,7 @@
 """Compares the operator's policy with fleets that know the traffic and with other autoscalers at their best.
 
 First fleets of a fixed size are simulated, from which the bounds follow; then every policy, which begins with
-what the first window needs, each of the others at all settings of its grid.
+what is needed before it can change anything, each of the others at all settings of its grid.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ from warmfleet_simulator.report import Report, Stopped
 from warmfleet_simulator.scaling.bounds import (
     Met,
     clairvoyant_seconds,
+    needed_at_first,
     peak_requests_per_second,
     peak_static,
-    windows_needed,
 )
 from warmfleet_simulator.scaling.objective import Objective
 from warmfleet_simulator.simulation import Simulated, SimulationSettings
@@ -54,6 +54,8 @@ class ScalingComparison:
     """Of a fleet that knows each window in advance."""
     smallest_fleet: int
     """No smaller one was simulated; the clairvoyant fleet has as many replicas at least."""
+    first_replicas: int
+    """With which every policy begins."""
     fixed: Mapping[int, Report]
     """By size, from the largest on."""
     policies: Sequence[PolicyResult]
@@ -95,12 +97,12 @@ def compare_scaling(runs: Runs, settings: SimulationSettings, objective: Objecti
             f"{settings.replicas} replicas do not meet the objective in the busiest window: give more"
         )
     until_seconds = max(request.arrival_seconds for request in met[peak])
-    begin = replace(settings, replicas=windows_needed(met, objective, until_seconds=until_seconds)[0])
+    begin = replace(settings, replicas=needed_at_first(met, objective, until_seconds=until_seconds))
     reports = {replicas: fleet.report for replicas, fleet in fleets.items()}
     clairvoyant = clairvoyant_seconds(met, objective, until_seconds=until_seconds)
     runs.remark(
         f"peak-static: {peak} replicas, {reports[peak].replica_seconds:,.0f} replica-seconds; "
-        f"clairvoyant: {clairvoyant:,.0f}"
+        f"clairvoyant: {clairvoyant:,.0f}; policies begin with {begin.replicas}"
     )
     capacity = peak_requests_per_second(met[peak], objective) / peak
     runs.plan(1 + settings_to_try)
@@ -122,6 +124,7 @@ def compare_scaling(runs: Runs, settings: SimulationSettings, objective: Objecti
         peak_static_replica_seconds=reports[peak].replica_seconds,
         clairvoyant_replica_seconds=clairvoyant,
         smallest_fleet=min(reports),
+        first_replicas=begin.replicas,
         fixed=reports,
         policies=ranked(results, objective.percent),
     )

@@ -33,8 +33,8 @@ IDENTITY: Final = CacheIdentity(b"simulated-cache.")
 _START_SECONDS: Final = 1.0
 """From the replicas' start to the first arrival: by then the router follows their event streams."""
 _HUGE_PAGES_EVERY: Final = 20_000
-"""Requests after which what the simulation has in memory is moved into huge pages: with 1,000 replicas, which
-have gigabytes, it then takes a tenth less time."""
+"""Requests after which what the simulation has in memory is moved into huge pages: gigabytes, with 1,000
+replicas. What that saves is in docs/reference/simulator.md."""
 
 
 @dataclass(frozen=True, slots=True)

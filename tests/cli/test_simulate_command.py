@@ -294,7 +294,7 @@ def test_policies_stand_beside_fleets_that_know_the_traffic(trace: Path, slo: Pa
     assert shown[:3] == [
         "N replicas: N replica-seconds, N% met the objective",
         "N replicas: N replica-seconds, N% met the objective",
-        "peak-static: N replicas, N replica-seconds; clairvoyant: N",
+        "peak-static: N replicas, N replica-seconds; clairvoyant: N; policies begin with N",
     ]
     assert sum(line.startswith("Operator: ") for line in shown) == 1
     of_grids = [line for line in shown[3:] if not line.startswith("Operator: ")]

@@ -1,5 +1,7 @@
 """Memory is moved into huge pages, where the kernel can, and stays what it was."""
 
+import ctypes
+import mmap
 import subprocess
 import sys
 
@@ -28,14 +30,25 @@ def huge_kib():
 
 objects = [str(number) for number in range(1_000_000)]
 before = huge_kib()
-moved_bytes = move_into_huge_pages()
-assert moved_bytes % (2 * 1024 * 1024) == 0
+move_into_huge_pages()
 assert all(text == str(number) for number, text in enumerate(objects))
-print(moved_bytes // 1024, huge_kib() - before)
+print(huge_kib() - before)
 """
 
 
-def test_the_ranges_are_the_whole_huge_pages_of_private_memory_without_files_and_stacks() -> None:
+def kernel_moves() -> bool:
+    """Whether it moves memory that is wholly used: Linux from 6.1 on, where no container forbids it."""
+    if sys.platform != "linux":
+        return False
+    with mmap.mmap(-1, 2 * HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE) as mapping:
+        mapping.write(bytes(len(mapping)))
+        used = ctypes.c_char.from_buffer(mapping)
+        first = -(-ctypes.addressof(used) // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+        del used
+        return ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(HUGE_PAGE_BYTES), 25) == 0
+
+
+def test_the_ranges_are_the_whole_huge_pages_of_private_memory_without_files_and_the_stack() -> None:
     assert list(huge_page_ranges(MAPPINGS)) == [
         (0x55D0C9000000, 0x55D0C9600000),
         (0x7F0000000000, 0x7F0000400000),
@@ -46,10 +59,12 @@ def test_the_ranges_are_the_whole_huge_pages_of_private_memory_without_files_and
 def test_a_process_of_a_million_objects_keeps_them_and_has_them_in_huge_pages_where_the_kernel_can() -> None:
     found = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, check=True)
 
-    moved_kib, more_kib = map(int, found.stdout.split())
-    assert (moved_kib > 0) == (more_kib > 0)
-    if moved_kib:
-        assert more_kib * 1024 > 8 * HUGE_PAGE_BYTES
+    more_bytes = int(found.stdout) * 1024
+    if kernel_moves():
+        # A million strings of 55 bytes fill 26 of them.
+        assert more_bytes > 8 * HUGE_PAGE_BYTES
+    else:
+        assert not more_bytes
 
 
 @pytest.mark.parametrize("mappings", ["", "7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n"])

@@ -106,7 +106,12 @@ def test_policies_stand_in_order_beside_the_bounds(traffic: RecordedTraffic) -> 
     assert bounds == (
         f"peak-static: {result.peak_static_replicas} replicas, "
         f"{result.peak_static_replica_seconds:,.0f} replica-seconds; "
-        f"clairvoyant: {result.clairvoyant_replica_seconds:,.0f}"
+        f"clairvoyant: {result.clairvoyant_replica_seconds:,.0f}; policies begin with {result.first_replicas}"
+    )
+    assert all(
+        one.report.timeline[0].total == result.first_replicas
+        for one in result.policies
+        if one.name != "Fixed"
     )
     assert result.clairvoyant_replica_seconds <= result.peak_static_replica_seconds
     assert [row.setting for row in result.policies[names.index("Fixed")].grid] == ["2", "3", "4"]

@@ -118,8 +118,8 @@ class HandoverPlan:
 
 def share_of(block_hash: BlockHash, shares: int) -> int:
     """The number of the router that moves a prefix, out of `shares`."""
-    weights = rendezvous_weights(block_hash, map(str, range(shares)))
-    return max(range(shares), key=lambda share: weights[str(share)])
+    weights = rendezvous_weights(block_hash, [str(share) for share in range(shares)])
+    return int(max(weights, key=weights.__getitem__))
 
 
 def of_share(hot: Collection[HotPrefix], terms: Terms, *, own: bool) -> list[HotPrefix]:

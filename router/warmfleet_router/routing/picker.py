@@ -31,7 +31,7 @@ from warmfleet_router.routing.policies import (
 )
 from warmfleet_router.routing.prediction import Prediction, Predictor
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
-from warmfleet_router.routing.shortlist import LISTED_WORKERS, Floor, ascending_floors, shortlist
+from warmfleet_router.routing.shortlist import LISTED_WORKERS, RequestFloor, ascending_floors, shortlist
 from warmfleet_router.workers.breakers import Breakers
 from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_router.workers.prefix_index import PrefixIndex
@@ -173,7 +173,7 @@ class Picker:
         )
         if fleet.policy in PRICED:
             listed = shortlist(
-                pricing.floors(),
+                pricing.request_floors(),
                 pricing.total_ms,
                 partial(rendezvous_weights, request.tie_key),
                 count=count,
@@ -237,13 +237,13 @@ class _Pricing:
             self._warm.update(works.warm)
         self._costs: dict[str, CostTerms] = {}
 
-    def floors(self) -> Iterator[Floor]:
+    def request_floors(self) -> Iterator[RequestFloor]:
         """What it costs at least on each worker, in ascending order."""
         floors, left_out = self._floors, set[str]()
         if len(self._workers) < len(floors):
             left_out = floors.keys() - self._workers.keys()
         # Where something is planned the wait for seats may be shorter, as more sequences will end.
-        known: list[Floor] = [(0.0, uid, False) for uid in self._planned if uid in self._workers]
+        known: list[RequestFloor] = [(0.0, uid, False) for uid in self._planned if uid in self._workers]
         known += [
             (floors[uid].at(work.uncached_tokens), uid, floors[uid].is_price_of(work))
             for uid, work in self._warm.items()

@@ -168,7 +168,10 @@ def agreed_policy(named: Iterable[str], default: str) -> str:
 
 
 def rendezvous_weights(key: bytes, uids: Iterable[str]) -> dict[str, int]:
-    """Highest random weight (Thaler and Ravishankar, 1996): that of each uid, the same in every process."""
+    """A weight of each uid under `key`, the same in every process.
+
+    Highest random weight (Thaler and Ravishankar, 1996).
+    """
     keyed, weights = hashlib.blake2b(key=key[:64], digest_size=8), dict[str, int]()
     for uid in uids:
         of_uid = keyed.copy()

@@ -35,7 +35,7 @@ CLASS_TOKENS: Final = 32
 
 _ClassKey = tuple[int, int, int]
 
-Floor = tuple[float, str, bool]
+RequestFloor = tuple[float, str, bool]
 """The least that a request costs on a worker, in milliseconds, the worker's uid, and whether it costs no more
 than that there, but for rounding."""
 
@@ -66,10 +66,10 @@ class PriceClass(msgspec.Struct):
         paid_tokens = uncached_tokens - self.free_tokens
         return self.idle_ms + paid_tokens * self.per_token_ms if paid_tokens > 0 else self.idle_ms
 
-    def floors_of(self, work: Work, skipped: Collection[str]) -> list[Floor]:
-        """Those of `work` on each worker that is not `skipped`, in no order."""
+    def floors_of(self, work: Work, skipped: Collection[str]) -> list[RequestFloor]:
+        """The floors of `work` on each worker that is not `skipped`, in no order."""
         uncached_tokens, needed_blocks, is_one = work.uncached_tokens, work.needed_blocks, work.sequences == 1
-        # `PriceFloor.at` and `is_price_of`: calls for each of them take three times as long.
+        # `PriceFloor.at` and `is_price_of`, written out: this is computed for hundreds of workers.
         return [
             (
                 floor.idle_ms + (uncached_tokens - floor.free_tokens) * floor.per_token_ms
@@ -113,12 +113,12 @@ class PriceClasses:
 
 
 def ascending_floors(
-    groups: Iterable[tuple[PriceClasses, Work]], *, known: Iterable[Floor], skipped: Collection[str]
-) -> Iterator[Floor]:
+    groups: Iterable[tuple[PriceClasses, Work]], *, known: Iterable[RequestFloor], skipped: Collection[str]
+) -> Iterator[RequestFloor]:
     """The floors of a request on each worker, in ascending order.
 
-    `groups` has workers, of which those `skipped` are left out, with what the request is for each of them.
-    `known` has the floors of others.
+    `groups` has workers that hold alike, with the work that the request is on each of them; those `skipped`
+    are left out. `known` has the floors of others.
     """
     classes = [(one, work) for group, work in groups for one in group]
     bounds = [(one.bound_ms(work.uncached_tokens), number) for number, (one, work) in enumerate(classes)]
@@ -143,7 +143,7 @@ class Shortlist(msgspec.Struct, frozen=True):
 
 
 def shortlist(
-    floors: Iterable[Floor],
+    floors: Iterable[RequestFloor],
     price: Callable[[str], float],
     weights: Callable[[Collection[str]], Mapping[str, int]],
     *,
@@ -151,8 +151,8 @@ def shortlist(
 ) -> Shortlist:
     """The `count` cheapest of the workers in `floors`, which are read no further than necessary.
 
-    `floors` are `ascending_floors`; `price` is a worker's cost in milliseconds. `weights`, by
-    uid, decide among equals: the largest is first.
+    `floors` are `ascending_floors`; `price` is a worker's cost in milliseconds. `weights` returns the weight
+    of each uid that it is given; of equals the largest is first. It is called only for more than `count`.
     """
     costs: dict[str, float] = {}
     best_ms, limit_ms, least_unpriced_ms = math.inf, math.inf, math.inf

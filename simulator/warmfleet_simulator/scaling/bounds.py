@@ -79,6 +79,17 @@ def windows_needed(
     return needed
 
 
+def needed_at_first(
+    fleets: Mapping[int, Sequence[Met]], objective: Objective, *, until_seconds: float
+) -> int:
+    """The smallest fleet that meets the objective in every window that begins before the start delay is over.
+
+    No policy helps in these: a replica that is asked for at the first arrival is not ready yet.
+    """
+    windows = max(math.ceil(objective.start_delay_seconds / objective.peak_window_seconds), 1)
+    return max(windows_needed(fleets, objective, until_seconds=until_seconds)[:windows])
+
+
 def _in_busiest_window(requests: Sequence[Met], objective: Objective) -> Sequence[Met]:
     windows: dict[int, list[Met]] = {}
     for request in requests:

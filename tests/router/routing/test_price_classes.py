@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmfleet_router.routing.cost import PriceFloor, Work
-from warmfleet_router.routing.shortlist import Floor, PriceClasses, ascending_floors
+from warmfleet_router.routing.shortlist import PriceClasses, RequestFloor, ascending_floors
 
 UIDS = [f"w{number}" for number in range(12)]
 
@@ -25,7 +25,7 @@ works = st.builds(
 )
 
 
-def floor_of(work: Work, uid: str, floor: PriceFloor) -> Floor:
+def floor_of(work: Work, uid: str, floor: PriceFloor) -> RequestFloor:
     return floor.at(work.uncached_tokens), uid, floor.is_price_of(work)
 
 
@@ -41,9 +41,9 @@ class AskedUids(set[str]):
         return False
 
 
-def classes_of(floors: dict[str, PriceFloor]) -> PriceClasses:
+def classes_of(by_uid: dict[str, PriceFloor]) -> PriceClasses:
     classes = PriceClasses()
-    for uid, floor in floors.items():
+    for uid, floor in by_uid.items():
         classes.put(uid, floor)
     return classes
 
@@ -83,7 +83,7 @@ def test_groups_and_known_workers_are_merged_in_order(
     second: dict[str, PriceFloor],
     first_work: Work,
     second_work: Work,
-    known: list[Floor],
+    known: list[RequestFloor],
 ) -> None:
     groups = [(classes_of(first), first_work), (classes_of(second), second_work)]
 

@@ -1,8 +1,15 @@
 """What fleets cost that know the traffic, from which requests fleets of each size answered in time."""
 
 import pytest
+from msgspec.structs import replace
 
-from warmfleet_simulator.scaling.bounds import Met, clairvoyant_seconds, peak_static, windows_needed
+from warmfleet_simulator.scaling.bounds import (
+    Met,
+    clairvoyant_seconds,
+    needed_at_first,
+    peak_static,
+    windows_needed,
+)
 from warmfleet_simulator.scaling.objective import Objective
 
 OBJECTIVE = Objective(
@@ -51,6 +58,16 @@ def test_a_window_without_requests_needs_one_replica() -> None:
     requests = {size: [Met(0.0, 1, is_met=size >= 3)] for size in (1, 2, 3)}
 
     assert windows_needed(requests, OBJECTIVE, until_seconds=120.0) == [3, 1]
+
+
+@pytest.mark.parametrize(("delay_seconds", "replicas"), [(0, 1), (60, 1), (61, 3), (120, 3), (121, 4)])
+def test_at_first_there_is_what_is_needed_before_a_replica_that_is_asked_for_is_ready(
+    delay_seconds: int, replicas: int
+) -> None:
+    objective = replace(OBJECTIVE, start_delay_seconds=delay_seconds)
+
+    requests = fleets([1, 3, 4, 5], largest=5)
+    assert needed_at_first(requests, objective, until_seconds=240.0) == replicas
 
 
 @pytest.mark.parametrize(
