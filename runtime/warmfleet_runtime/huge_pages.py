@@ -27,8 +27,8 @@ _MADV_COLLAPSE: Final = 25
 def move_into_huge_pages() -> None:
     """Move this process's memory into huge pages, where it is not in any and a whole one fits.
 
-    Takes 2.5 to 3.6 s per GiB that is moved, and 0.1 s where all was moved before. Where the kernel cannot, or
-    has no huge page left, memory stays as it is. Not for a process that uses few pages of large mappings,
+    Takes 2.5 to 3.6 s per GiB that is moved, and 0.1 s where all was moved before. Where the kernel cannot,
+    or has no huge page left, memory stays as it is. Not for a process that uses few pages of large mappings,
     which would be filled up, or that shares its memory with children that it forked.
     """
     if sys.platform != "linux":
