@@ -27,6 +27,7 @@ from warmfleet_cli.bench.engine.model import RandomShape, engine_model
 from warmfleet_cli.bench.engine.own_runner import GREEDY, fill, runner_with_blocks, some_tokens
 from warmfleet_cli.bench.figures import Target
 from warmfleet_worker.engine.batch import Chunk, StepBatch
+from warmfleet_worker.kv_cache.block_table import blocks_for
 from warmfleet_worker.runner.runner import ModelRunner
 
 STEPS: Final = "512,2048,512@4096,16@4096,512+8x1024,512+64x1024,8*64+64x1024,256+4x4096,64x1024"
@@ -65,7 +66,7 @@ class Part:
 
     @property
     def blocks(self) -> int:
-        return self.sequences * -(-(self.context_tokens + self.tokens) // BLOCK_SIZE_TOKENS)
+        return self.sequences * blocks_for(self.context_tokens + self.tokens, BLOCK_SIZE_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,11 @@ class Bench:
             for _ in range(part.sequences):
                 blocks = range(next_block, next_block + part.blocks // part.sequences)
                 next_block = blocks.stop
-                fill(self._runner, self._vocabulary, blocks[: -(-part.context_tokens // BLOCK_SIZE_TOKENS)])
+                fill(
+                    self._runner,
+                    self._vocabulary,
+                    blocks[: blocks_for(part.context_tokens, BLOCK_SIZE_TOKENS)],
+                )
                 tokens = some_tokens(part.tokens, self._vocabulary)
                 yield Chunk(sequence, tokens, part.context_tokens, tuple(blocks), GREEDY)
                 sequence += 1

@@ -1,8 +1,8 @@
 """Has the kernel keep what this process has in memory in pages of 2 MiB.
 
 A process that visits gigabytes of small objects at random spends a part of its time on finding where pages of
-4 KiB are. CPython maps its objects' memory in arenas of 1 MiB, each for itself, so that none is ever given a
-huge page when it is first used.
+4 KiB are. CPython maps its objects' memory in arenas of 1 MiB, each for itself: where the kernel gives huge
+pages to those who ask, as most systems set it, there is nothing of that size to ask for.
 """
 
 import ctypes

@@ -22,6 +22,7 @@ from warmfleet_simulator.scaling.bounds import (
     needed_at_first,
     peak_requests_per_second,
     peak_static,
+    windows_needed,
 )
 from warmfleet_simulator.scaling.objective import Objective
 from warmfleet_simulator.simulation import Simulated, SimulationSettings
@@ -97,9 +98,10 @@ def compare_scaling(runs: Runs, settings: SimulationSettings, objective: Objecti
             f"{settings.replicas} replicas do not meet the objective in the busiest window: give more"
         )
     until_seconds = max(request.arrival_seconds for request in met[peak])
-    begin = replace(settings, replicas=needed_at_first(met, objective, until_seconds=until_seconds))
+    needed = windows_needed(met, objective, until_seconds=until_seconds)
+    begin = replace(settings, replicas=needed_at_first(needed, objective))
     reports = {replicas: fleet.report for replicas, fleet in fleets.items()}
-    clairvoyant = clairvoyant_seconds(met, objective, until_seconds=until_seconds)
+    clairvoyant = clairvoyant_seconds(needed, objective)
     runs.remark(
         f"peak-static: {peak} replicas, {reports[peak].replica_seconds:,.0f} replica-seconds; "
         f"clairvoyant: {clairvoyant:,.0f}; policies begin with {begin.replicas}"

@@ -41,12 +41,9 @@ def peak_requests_per_second(requests: Sequence[Met], objective: Objective) -> f
     return len(_in_busiest_window(requests, objective)) / objective.peak_window_seconds
 
 
-def clairvoyant_seconds(
-    fleets: Mapping[int, Sequence[Met]], objective: Objective, *, until_seconds: float
-) -> float:
-    """Replica-seconds of a fleet that knows each window in advance, until `until_seconds`."""
+def clairvoyant_seconds(needed: Sequence[int], objective: Objective) -> float:
+    """Replica-seconds of a fleet that knows in advance what each window needs (`windows_needed`)."""
     length = objective.peak_window_seconds
-    needed = windows_needed(fleets, objective, until_seconds=until_seconds)
     most, delay, seconds = max(needed, default=0), objective.start_delay_seconds, 0.0
     for level in range(1, most + 1):
         busy = [number for number, replicas in enumerate(needed) if replicas >= level]
@@ -79,15 +76,13 @@ def windows_needed(
     return needed
 
 
-def needed_at_first(
-    fleets: Mapping[int, Sequence[Met]], objective: Objective, *, until_seconds: float
-) -> int:
-    """The smallest fleet that meets the objective in every window that begins before the start delay is over.
+def needed_at_first(needed: Sequence[int], objective: Objective) -> int:
+    """The most that a window needs which begins before the start delay is over.
 
-    No policy helps in these: a replica that is asked for at the first arrival is not ready yet.
+    No policy has a replica by then that it asked for: at the first arrival at the earliest.
     """
     windows = max(math.ceil(objective.start_delay_seconds / objective.peak_window_seconds), 1)
-    return max(windows_needed(fleets, objective, until_seconds=until_seconds)[:windows])
+    return max(needed[:windows])
 
 
 def _in_busiest_window(requests: Sequence[Met], objective: Objective) -> Sequence[Met]:

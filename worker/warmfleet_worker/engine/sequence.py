@@ -115,8 +115,7 @@ class Sequence:
     @property
     def is_decoding(self) -> bool:
         """Whether all of its tokens but the last one are computed: its next chunk takes one token."""
-        # Not `uncomputed_tokens`: a step asks this of each sequence, and a property is a call.
-        return self.token_ids.length - self.computed_tokens == 1
+        return self.uncomputed_tokens == 1
 
     @property
     def unscored_tokens(self) -> int:
@@ -137,8 +136,7 @@ class Sequence:
 
     def samples_after(self, tokens: int) -> bool:
         """Whether the next token is sampled once so many more are computed."""
-        # As above.
-        return self.token_ids.length - self.computed_tokens == tokens and self.wants_token
+        return self.uncomputed_tokens == tokens and self.wants_token
 
     def finish_reason(self) -> str:
         """Why the sequence ends with the tokens it has, or "" while it goes on."""

@@ -13,6 +13,7 @@ from warmfleet_cli.bench.figures import median
 from warmfleet_cli.bench.processes import BenchError
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch, StepResult
 from warmfleet_worker.engine.sampling_params import SamplingParameters
+from warmfleet_worker.kv_cache.block_table import blocks_for
 
 SLICE_STEPS: Final = 10
 """Cached and uncached steps alternate in slices of this many, so that a drift of the machine affects both."""
@@ -90,7 +91,7 @@ class CachedGeneration:
 
     def step(self, log: GenerationLog) -> None:
         """Generate the next token into `log`."""
-        blocks = _blocks_for(len(self._known), self._block_size_tokens)
+        blocks = blocks_for(len(self._known), self._block_size_tokens)
         token_id, seconds = _timed_step(
             self._runner,
             self._known[self._computed_tokens :],
@@ -118,7 +119,7 @@ class UncachedGeneration:
 
     def step(self, log: GenerationLog) -> None:
         """Generate the next token into `log`."""
-        blocks = _blocks_for(len(self.known), self._block_size_tokens)
+        blocks = blocks_for(len(self.known), self._block_size_tokens)
         token_id, seconds = _timed_step(
             self._runner,
             list(self.known),
@@ -146,7 +147,7 @@ def compare_generation(
     arena must hold `arena_blocks(...)` blocks; their ids are 0 and up.
     """
     comparison = Comparison(prompt_tokens=len(prompt))
-    blocks = _blocks_for(len(prompt) + steps, block_size_tokens)
+    blocks = blocks_for(len(prompt) + steps, block_size_tokens)
     cached = CachedGeneration(runner, prompt, range(blocks), block_size_tokens)
     uncached = UncachedGeneration(runner, prompt, range(blocks, 2 * blocks), block_size_tokens)
     for start in range(0, steps, SLICE_STEPS):
@@ -163,7 +164,7 @@ def compare_generation(
 
 def arena_blocks(prompt_tokens: int, steps: int, block_size_tokens: int) -> int:
     """KV blocks that `compare_generation` uses: room for both sequences."""
-    return 2 * _blocks_for(prompt_tokens + steps, block_size_tokens)
+    return 2 * blocks_for(prompt_tokens + steps, block_size_tokens)
 
 
 def _compare_step(comparison: Comparison, reference: NextToken, known: Sequence[int]) -> None:
@@ -197,7 +198,3 @@ def _timed_step(
     if not result.finite:
         raise BenchError(f"step at position {first_position} gave values that are not finite")
     return result.token_ids[0], seconds
-
-
-def _blocks_for(tokens: int, block_size_tokens: int) -> int:
-    return -(-tokens // block_size_tokens)

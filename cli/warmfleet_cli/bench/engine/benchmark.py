@@ -26,6 +26,7 @@ from warmfleet_cli.bench.observer import Observer
 from warmfleet_cli.bench.processes import BenchError
 from warmfleet_cli.errors import ExitCode
 from warmfleet_worker.engine.roofline import MachineLimits
+from warmfleet_worker.kv_cache.block_table import blocks_for
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.cost import model_cost
 from warmfleet_worker.roofline.measurement import MAX_BUFFER_BYTES
@@ -68,7 +69,7 @@ class EngineBenchSettings:
 
 def blocks_of(cases: Sequence[Case]) -> int:
     """Blocks of `BLOCK_SIZE_TOKENS` that an engine's contexts take."""
-    return sum(-(-tokens // BLOCK_SIZE_TOKENS) for tokens in sequence_tokens(cases))
+    return sum(blocks_for(tokens, BLOCK_SIZE_TOKENS) for tokens in sequence_tokens(cases))
 
 
 def cases_that_fit(

@@ -12,6 +12,7 @@ from warmfleet_cli.bench.engine.cases import BLOCK_SIZE_TOKENS, SPARE_TOKENS, Ca
 from warmfleet_cli.bench.engine.own_runner import GREEDY, fill, runner_with_blocks, some_tokens
 from warmfleet_runtime.version import package_version
 from warmfleet_worker.engine.batch import Chunk, StepBatch
+from warmfleet_worker.kv_cache.block_table import blocks_for
 from warmfleet_worker.settings import CpuKernels, Dtype, WeightQuantization
 
 
@@ -55,7 +56,7 @@ class OwnEngine:
             tokens, position = some_tokens(case.context_tokens, self._vocabulary), 0
         else:
             tokens, position = (1 + index % (self._vocabulary - 1),), case.context_tokens + index
-        blocks = (position + len(tokens) + BLOCK_SIZE_TOKENS - 1) // BLOCK_SIZE_TOKENS
+        blocks = blocks_for(position + len(tokens), BLOCK_SIZE_TOKENS)
         chunks = tuple(
             Chunk(sequence, tokens, position, tuple(self._blocks[sequence][:blocks]), GREEDY)
             for sequence in range(case.batch)
@@ -76,7 +77,7 @@ class OwnEngine:
 
     def _fill(self, sequence: int, tokens: int) -> None:
         """Keys and values up to `tokens`, where there are none yet."""
-        filled, needed = self._filled.get(sequence, 0), -(-tokens // BLOCK_SIZE_TOKENS)
+        filled, needed = self._filled.get(sequence, 0), blocks_for(tokens, BLOCK_SIZE_TOKENS)
         fill(self._runner, self._vocabulary, self._blocks[sequence][filled:needed])
         self._filled[sequence] = max(filled, needed)
 
