@@ -45,6 +45,9 @@ PENDING_POLL_SECONDS: Final = 1.0
 ASLEEP_SECONDS: Final = 1.0
 """Between two readings of the routers' totals while a fleet sleeps, so that a held request wakes it soon."""
 
+REFUSED_SECONDS: Final = 5.0
+"""After which a ModelDeployment in a namespace that refuses to be listed is looked at again."""
+
 log = structlog.get_logger("warmfleet.operator")
 
 
@@ -263,6 +266,10 @@ class Operator:
         queue = self._processor.queue
         if not self._reconciling:
             queue.done(key)  # the next leader enqueues all keys
+            return
+        if key.namespace in self._sync.refused:
+            queue.done(key)
+            self._processor.add(key, REFUSED_SECONDS)
             return
         result, again = "failed", None
         try:

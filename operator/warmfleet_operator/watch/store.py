@@ -4,7 +4,7 @@ Filled by `KopfWatches` and by the answers to the operator's own writes; the new
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -53,13 +53,23 @@ class Store:
         if known.claim is not None:
             self._requeue_claimants(known, None)
 
-    def keep_only(self, kind: Kind, listed: Iterable[Listed], since_version: int) -> None:
+    def keep_only(
+        self,
+        kind: Kind,
+        listed: Iterable[Listed],
+        since_version: int,
+        *,
+        except_in: Container[str | None] = (),
+    ) -> None:
         """Remove objects that are not in `listed` and not newer than `since_version`.
 
         A watch that was broken for long starts with a new list and never reports what was deleted before it.
+        Of namespaces in `except_in` nothing was listed, and nothing is removed.
         """
         listed_uids = {item.uid for item in listed}
         for entry in list(self._entries[kind].values()):
+            if entry.key.namespace in except_in:
+                continue
             if entry.uid not in listed_uids and entry.version <= since_version:
                 self.drop(kind, entry.key, entry.uid)
 

@@ -3,6 +3,10 @@
 A watch can stop without an error, and a watch that was restarted never reports what was deleted before. So
 names and versions are listed beside the watches: objects that are not listed are removed from the store, and
 a kind that stays behind its list for too long fails the liveness probe.
+
+A namespace whose lists are refused, as when its role binding is gone, is left as it is, and the others go
+on: one team that leaves must not stop the operator of all. It counts again once the store holds what is
+listed.
 """
 
 import asyncio
@@ -14,7 +18,7 @@ import structlog
 
 from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL
 from warmfleet_operator.cluster import Cluster, Listed
-from warmfleet_operator.errors import ClusterError
+from warmfleet_operator.errors import ClusterError, RefusedError
 from warmfleet_operator.objects.kinds import MODEL_DEPLOYMENT, WATCHED, Kind
 from warmfleet_operator.watch.entry import Key
 from warmfleet_operator.watch.store import Store
@@ -63,6 +67,10 @@ class Sync:
         self._health = WatchHealth()
         self._incomplete = set(WATCHED)
         """Kinds of which the store has not yet held everything that was listed."""
+        self.refused: frozenset[str] = frozenset()
+        """Namespaces of which lists were refused, and since then the store has not held everything."""
+        self._refusals: dict[Kind, dict[str | None, str]] = {}
+        """Why the last lists of a kind were refused, by namespace."""
         self.synced = asyncio.Event()
         """Set once the store has held everything that was listed."""
 
@@ -89,8 +97,7 @@ class Sync:
             problem = ""
             while True:
                 try:
-                    for namespace in self._namespaces:
-                        await self._cluster.names(kind, namespace, _NOTHING)
+                    await self._listed(kind, _NOTHING)
                     break
                 except ClusterError as error:
                     if str(error) != problem:
@@ -108,6 +115,7 @@ class Sync:
                     if self.synced.is_set() or kind in self._incomplete:
                         complete = await self._sync_kind(kind)
                         self._incomplete -= {kind} if complete else set()
+                self._note_refused()
                 if not self._incomplete and not self.synced.is_set():
                     log.info("synced", objects=sum(self._store.counts().values()))
                     self.synced.set()
@@ -125,10 +133,8 @@ class Sync:
         """Remove what is not listed; returns whether the store holds everything that is listed."""
         selector = "" if kind is MODEL_DEPLOYMENT else MODEL_DEPLOYMENT_LABEL
         newest = self._store.newest(kind)
-        listed: list[Listed] = []
-        for namespace in self._namespaces:
-            listed += await self._cluster.names(kind, namespace, selector)
-        self._store.keep_only(kind, listed, newest)
+        listed = await self._listed(kind, selector)
+        self._store.keep_only(kind, listed, newest, except_in=self._refusals[kind])
         missing: dict[tuple[str, str], int] = {}
         for item in listed:
             known = self._store.version(kind, Key(item.namespace, item.name))
@@ -136,6 +142,34 @@ class Sync:
                 missing[item.namespace, item.name] = item.resource_version
         self._record_missing(kind, missing)
         return not missing
+
+    async def _listed(self, kind: Kind, selector: str) -> list[Listed]:
+        """What the namespaces have of a kind; notes those that refuse, and raises where all of them do."""
+        listed: list[Listed] = []
+        refusals: dict[str | None, str] = {}
+        for namespace in self._namespaces:
+            try:
+                listed += await self._cluster.names(kind, namespace, selector)
+            except RefusedError as error:
+                refusals[namespace] = str(error)
+                if len(refusals) == len(self._namespaces):
+                    raise
+        self._refusals[kind] = refusals
+        return listed
+
+    def _note_refused(self) -> None:
+        """Which namespaces are refused, now that every kind was listed."""
+        reasons: dict[str | None, str] = {}
+        for refusals in self._refusals.values():
+            reasons |= refusals
+        behind = {namespace for missed in self._health.missed.values() for namespace, _ in missed}
+        refused = frozenset(filter(None, reasons)) | (self.refused & behind)
+        for namespace in refused - self.refused:
+            reason = reasons[namespace]
+            log.warning("cannot list in a namespace, it is left as it is", namespace=namespace, reason=reason)
+        for namespace in self.refused - refused:
+            log.info("a namespace is listed again", namespace=namespace)
+        self.refused = refused
 
     def _record_missing(self, kind: Kind, missing: dict[tuple[str, str], int]) -> None:
         """A watch is behind if it lacks what the previous list held: the newest change may be in transit."""

@@ -26,6 +26,10 @@ from warmfleet_runtime.kubernetes.informer import Informer, ListWatchApi, Watche
 
 COALESCE_SECONDS: Final = 0.05
 """A rollout changes a slice many times in a row."""
+REFUSED_SECONDS: Final = 30.0
+"""A namespace that refuses its lists for this long is left out: its role binding is gone, and one team that
+leaves must not stop new routers. An API server that has just started refuses for seconds."""
+RECHECK_SECONDS: Final = 1.0
 WRITE_SECONDS: Final = 5.0
 """The list is written to disk at most this often."""
 
@@ -152,15 +156,16 @@ class KubernetesDiscovery:
         last: ClusterSnapshot | None = None
         unwritten, write_at = False, self._clock()
         while True:
+            wait_seconds = max(write_at - self._clock(), 0.0) if unwritten else None
             try:
-                async with asyncio.timeout(max(write_at - self._clock(), 0.0) if unwritten else None):
+                async with asyncio.timeout(RECHECK_SECONDS if last is None else wait_seconds):
                     await self._changed.wait()
             except TimeoutError:
                 pass
             else:
                 self._changed.clear()
                 await asyncio.sleep(COALESCE_SECONDS)
-            if not all(informer.synced.is_set() for informer in self._informers):
+            if last is None and not self._is_listed:
                 continue
             objects = self._objects()
             if objects != last:
@@ -169,6 +174,20 @@ class KubernetesDiscovery:
             if unwritten and self._clock() >= write_at:
                 await asyncio.to_thread(self._file.write, last)
                 unwritten, write_at = False, self._clock() + WRITE_SECONDS
+
+    @property
+    def _is_listed(self) -> bool:
+        """Whether every namespace has been listed, or refuses to be, and not all of them do."""
+        oldest = self._clock() - REFUSED_SECONDS
+
+        def is_settled(informer: Informer[Any]) -> bool:
+            refused_since = informer.refused_since
+            return informer.synced.is_set() or (refused_since is not None and refused_since <= oldest)
+
+        one_of_each = any(one.synced.is_set() for one in self._deployments) and any(
+            one.synced.is_set() for one in self._slices
+        )
+        return one_of_each and all(map(is_settled, self._informers))
 
     def _objects(self) -> ClusterSnapshot:
         return ClusterSnapshot(

@@ -26,6 +26,7 @@ from warmfleet_runtime.kubernetes.paths import resource_path
 MAX_OBJECTS: Final = 10_000
 """Per kind and namespace; more are not read."""
 LONGEST_RETRY_AFTER_SECONDS: Final = 30.0
+FORBIDDEN: Final = 403
 GONE: Final = 410
 
 _log = structlog.get_logger("warmfleet.kubernetes")
@@ -164,6 +165,8 @@ class Informer(Generic[T]):
         """Why `objects` may be out of date; empty while they are current."""
         self.current_at: float | None = None
         """When `objects` were last known to be current, by `clock`."""
+        self.refused_since: float | None = None
+        """Since when the API server answers 403, by `clock`; None while it does not."""
         self.errors = 0
         """Failed lists and watches so far."""
         self._client = client
@@ -280,6 +283,7 @@ class Informer(Generic[T]):
     def _publish(self, changes: Sequence[ObjectChange[T]]) -> None:
         """`objects` are current; report what changed."""
         self.current_at = self._clock()
+        self.refused_since = None
         was_behind, self.problem = self.problem != "", ""
         for change in changes:
             self._on_object(change)
@@ -289,6 +293,10 @@ class Informer(Generic[T]):
     def _failed(self, error: ApiServerError) -> float:
         """Record a failure; returns how long to wait at least, in seconds."""
         self.errors += 1
+        if error.status != FORBIDDEN:
+            self.refused_since = None
+        elif self.refused_since is None:
+            self.refused_since = self._clock()
         if error.status == GONE or isinstance(error, UnreadableError):
             # What cannot be read as a whole leaves a hole in the stream: only a new list closes it.
             self._version = ""

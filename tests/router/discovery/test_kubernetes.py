@@ -6,12 +6,18 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_router.discovery.kubernetes import ClusterSettings, KubernetesDiscovery
+from warmfleet_router.discovery.kubernetes import (
+    RECHECK_SECONDS,
+    REFUSED_SECONDS,
+    ClusterSettings,
+    KubernetesDiscovery,
+)
 from warmfleet_router.discovery.resources import EndpointSliceObject, Metadata, ModelDeploymentObject
 from warmfleet_router.discovery.snapshot_file import MAX_BYTES, ClusterSnapshot, SnapshotFile
 from warmfleet_router.settings import parse_settings
@@ -39,12 +45,14 @@ def a_slice(*uids, of="m"):
 class Cluster:
     """A modelled API server and a discovery that reads it."""
 
-    def __init__(self, path, *, namespaces=("n",)):
+    def __init__(self, path, *, namespaces=("n",), clock=time.monotonic):
         self.changed = asyncio.Event()
         self.fault = None
         self.api = VersionedApi(self.wait, interrupt=lambda: self.fault)
         settings = ClusterSettings(token_root=ROOT, namespaces=namespaces)
-        self.discovery = KubernetesDiscovery(settings, path, timing=AT_ONCE, connect=self.api.connect)
+        self.discovery = KubernetesDiscovery(
+            settings, path, timing=AT_ONCE, clock=clock, connect=self.api.connect
+        )
         self.lists = []
 
     async def wait(self):
@@ -115,6 +123,28 @@ async def test_deployments_without_slices_are_no_list(tmp_path):
         cluster.api.read = listed
         await cluster.until(lambda: cluster.uids == ["u1"])
         assert cluster.discovery.state.problem == ""
+
+
+async def test_a_namespace_that_refuses_its_lists_keeps_no_new_router_from_serving_the_others(tmp_path):
+    now = 0.0
+    cluster = Cluster(tmp_path / "kept", namespaces=("left", "n"), clock=lambda: now)
+    cluster.api.put(MODELS, "m")
+    cluster.api.put(SLICES, "s", a_slice("u1"))
+    listed = cluster.api.read
+
+    async def refuse_one(path, query, *, accept=""):
+        if "/left/" in path:
+            raise ApiServerError("answers 403", status=403)
+        return await listed(path, query)
+
+    cluster.api.read = refuse_one
+    async with cluster:
+        await cluster.until(lambda: cluster.discovery.state.errors > 4)
+        await asyncio.sleep(2 * RECHECK_SECONDS)
+        assert not cluster.discovery.state.is_known, "an API server that has just started refuses for seconds"
+        now = REFUSED_SECONDS
+        await cluster.until(lambda: cluster.uids == ["u1"])
+        assert "in namespace left: answers 403" in cluster.discovery.state.problem
 
 
 async def test_the_count_of_errors_never_falls_when_watches_begin_anew(tmp_path):
