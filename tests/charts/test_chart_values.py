@@ -1,6 +1,7 @@
 """values.yaml, its schema and its table agree, and what is misspelt is refused by its path."""
 
 import importlib.util
+import json
 import re
 from copy import deepcopy
 
@@ -15,6 +16,7 @@ from warmfleet_testing.resources.chart_render import (
     case_values,
     loaded_chart,
 )
+from warmfleet_worker.settings import parse_settings
 
 _spec = importlib.util.spec_from_file_location(
     "values_reference", REPOSITORY / "charts" / "values_reference.py"
@@ -104,3 +106,14 @@ def test_a_value_of_another_type_is_refused_by_its_path(value):
 def test_a_value_out_of_its_bounds_is_refused_by_its_path(values, path):
     with pytest.raises(helm_python.HelmValuesError, match=re.escape(path)):
         loaded_chart().validate_schema(with_registry(values))
+
+
+def test_a_worker_takes_the_event_streams_of_all_routers_that_a_release_may_have_during_a_rollout():
+    router = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))["properties"]["router"]
+    of_a_number = router["properties"]["replicas"]["maximum"]
+    of_an_autoscaler = router["properties"]["autoscaling"]["properties"]["maxReplicas"]["maximum"]
+
+    streams = parse_settings(["--model", "m", "--uid", "u"], {}).max_subscribers
+
+    # Routers that drain keep theirs, as many as there are new ones.
+    assert streams > 2 * max(of_a_number, of_an_autoscaler)

@@ -15,6 +15,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
+from warmfleet_contracts.cache.kv_events import MAX_REPORTED_ROUTERS
 from warmfleet_contracts.cache.worker_tokens import secret_from_hex, worker_token
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.names import NAMESPACE_KEY_VARIABLE, POD_UID_VARIABLE, WORKER_TOKEN_VARIABLE
@@ -97,8 +98,8 @@ class WorkerSettings:
     """Sequences waiting or running; the next one is answered 429."""
     max_connections: int = MAX_CONNECTIONS
     """Open client connections; beyond it the one that has waited longest for a request is closed."""
-    max_subscribers: int = 32
-    """Event streams open at once."""
+    max_subscribers: int = MAX_REPORTED_ROUTERS
+    """Event streams open at once: one for each router, those that drain included."""
     prewarm_seconds: float = 10.0
     """How long routers may have prefixes computed before it is ready; 0: it waits for none."""
     drain_seconds: float = 300.0
@@ -296,7 +297,12 @@ def _parser() -> argparse.ArgumentParser:
         help="waiting and running; more are answered 429",
     )
     add("--max-connections", type=_at_least(1), default=MAX_CONNECTIONS, help="open client connections")
-    add("--max-subscribers", type=_at_least(1), default=32, help="event streams open at once")
+    add(
+        "--max-subscribers",
+        type=_at_least(1),
+        default=MAX_REPORTED_ROUTERS,
+        help="event streams open at once, one for each router",
+    )
     add(
         "--prewarm-seconds",
         type=_seconds_or_none,

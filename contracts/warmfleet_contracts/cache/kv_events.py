@@ -37,7 +37,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 """Of what a worker has: sums of several are numbers that every encoding takes."""
 
 MAX_REPORTED_ROUTERS: Final = 256
-"""In one load report. A release has at most 100, each with the lives that a worker still remembers."""
+"""In one load report, and whose event streams a worker takes. A release has at most 100, twice as many while
+their image is replaced, and each has the lives that a worker still remembers."""
 MAX_ROUTER_ID_CHARS: Final = 64
 """Workers keep no more of an id."""
 MAX_REPORTED_ANSWERS: Final = 64
