@@ -7,6 +7,7 @@ the decision and a metric show.
 import asyncio
 import contextlib
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +30,9 @@ from warmfleet_runtime.files import write_file_atomically
 from warmfleet_runtime.memory import exclude_from_collection
 
 MAX_ENCODERS: Final = 8
-"""Encoders in memory; the least recently used goes. One of a 150k vocabulary takes some 100 MB."""
+"""Encoders in memory. One of a 150k vocabulary takes some 100 MB."""
+IDLE_SECONDS: Final = 60.0
+"""Of as many as may be in memory, one that was not used for this long goes for one that is asked for."""
 MAX_FILES: Final = 32
 MAX_ASSET_BYTES: Final = 128 * 1024 * 1024
 FETCH_SECONDS: Final = 30.0
@@ -55,10 +58,20 @@ class EncodedPrompts:
     """Digests under which a prompt is longer than every worker's context, and was not encoded further."""
 
 
+@dataclass(slots=True)
+class _Loaded:
+    encoder: PromptEncoder
+    used_at: float
+    """When a prompt was encoded with it last, or when it was loaded."""
+
+
 class Encoders:
     """Prompt encoders by tokenizer digest, fetched in the background. Encodes long prompts in threads.
 
-    Belongs to one event loop. A prompt whose tokenizer is not `known` yet is routed by load only.
+    Belongs to one event loop. A prompt whose tokenizer is not `known` yet is routed by load only. Of a fleet
+    with more than `MAX_ENCODERS` tokenizers those are in memory that prompts need: another one is loaded
+    when a prompt has asked for it and the least recently used one is idle. So building one, which takes a
+    second of a core, is no more frequent than once in `IDLE_SECONDS` for each of them.
     """
 
     def __init__(
@@ -66,11 +79,17 @@ class Encoders:
         folder: Path,
         upstream: Upstream,
         workers: Callable[[], Sequence[WorkerStatus]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
         self._upstream = upstream
         self._workers = workers
-        self._encoders: OrderedDict[str, PromptEncoder] = OrderedDict()
+        self._clock = clock
+        self._encoders: OrderedDict[str, _Loaded] = OrderedDict()
+        """The least recently used first."""
+        self._asked_for: set[str] = set()
+        """Digests that prompts needed and that are not in memory."""
         self._refused: dict[str, str] = {}
         self._memory = SegmentMemory()
         self._threads = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
@@ -87,11 +106,12 @@ class Encoders:
 
     def known(self, digest: str) -> PromptEncoder | None:
         """The encoder for a digest, if the router has it."""
-        return self._encoders.get(digest)
+        loaded = self._encoders.get(digest)
+        return None if loaded is None else loaded.encoder
 
     def is_settled(self, digest: str) -> bool:
-        """Whether there is nothing to wait for: the encoder is here, or was refused."""
-        return digest in self._encoders or digest in self._refused
+        """Whether there is nothing to wait for: it is here, was refused, or has no room."""
+        return digest in self._encoders or digest in self._refused or len(self._encoders) >= MAX_ENCODERS
 
     @property
     def count(self) -> int:
@@ -112,11 +132,14 @@ class Encoders:
         too_long: set[str] = set()
         segments = self._memory.of_salt(salt)
         for digest, limit_tokens in sorted(limits.items()):
-            encoder = self.known(digest)
-            if encoder is not None:
+            loaded = self._encoders.get(digest)
+            if loaded is None:
+                self._asked_for.add(digest)
+            else:
                 self._encoders.move_to_end(digest)
+                loaded.used_at = self._clock()
                 try:
-                    token_ids[digest] = await self._encode(encoder, request, segments, limit_tokens)
+                    token_ids[digest] = await self._encode(loaded.encoder, request, segments, limit_tokens)
                 except PromptTooLongError:
                     too_long.add(digest)
         return EncodedPrompts(token_ids, frozenset(too_long))
@@ -145,11 +168,27 @@ class Encoders:
         """Fetch the tokenizers that workers announce and the router does not have, until it is stopped."""
         while True:
             missing = False
+            announced = set()
             for worker in self._workers():
-                if worker.hello is not None and not self.is_settled(worker.hello.tokenizer_digest):
-                    await self._fetch(worker, worker.hello.tokenizer_digest)
-                    missing |= not self.is_settled(worker.hello.tokenizer_digest)
+                if worker.hello is None:
+                    continue
+                digest = worker.hello.tokenizer_digest
+                announced.add(digest)
+                if self._is_due(digest):
+                    await self._fetch(worker, digest)
+                    missing |= self._is_due(digest)
+            self._asked_for &= announced
             await asyncio.sleep(RETRY_SECONDS if missing else POLL_SECONDS)
+
+    def _is_due(self, digest: str) -> bool:
+        """Whether it should be in memory now, and is not."""
+        if digest in self._encoders or digest in self._refused:
+            return False
+        if len(self._encoders) < MAX_ENCODERS:
+            return True
+        least_recently_used = next(iter(self._encoders.values()))
+        idle_seconds = self._clock() - least_recently_used.used_at
+        return digest in self._asked_for and idle_seconds >= IDLE_SECONDS
 
     async def _fetch(self, worker: WorkerStatus, digest: str) -> None:
         if _DIGEST.fullmatch(digest) is None:
@@ -176,12 +215,16 @@ class Encoders:
         except WarmfleetError as error:
             self._refuse(digest, str(error))
         else:
-            self._encoders[digest] = encoder
-            while len(self._encoders) > MAX_ENCODERS:
-                self._encoders.popitem(last=False)
+            self._keep_in_memory(digest, encoder)
             # A hundred thousand strings that stay: each full collection would take 50 ms to walk them.
             exclude_from_collection()
             _log.info("tokenizer ready", digest=digest, vocabulary_size=encoder.vocabulary_size)
+
+    def _keep_in_memory(self, digest: str, encoder: PromptEncoder) -> None:
+        self._encoders[digest] = _Loaded(encoder, self._clock())
+        self._asked_for.discard(digest)
+        while len(self._encoders) > MAX_ENCODERS:
+            self._encoders.popitem(last=False)
 
     def _refuse(self, digest: str, reason: str) -> None:
         """Not asked for again: the same digest would bring the same assets."""

@@ -1,11 +1,15 @@
-"""The router's encoders: what they remember of prompts belongs to the salt of the tenant that sent them."""
+"""The router's encoders: what they remember of prompts is the tenant's, and how many are in memory."""
 
+import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
 
 from warmfleet_contracts.openai import decode_chat_request, decode_completion_request
 from warmfleet_contracts.prompts.encoder import PromptEncoder
-from warmfleet_router.workers.encoders import INLINE_CHARS, Encoders
+from warmfleet_router.workers.encoders import IDLE_SECONDS, INLINE_CHARS, MAX_ENCODERS, POLL_SECONDS, Encoders
 from warmfleet_router.workers.upstream import Upstream
 from warmfleet_testing.engine.tiny_tokenizer import tiny_prompt_assets
 
@@ -16,7 +20,7 @@ async def test_another_salt_finds_nothing_that_a_first_one_has_sent(tmp_path: Pa
     encoder = PromptEncoder.from_assets(tiny_prompt_assets())
     digest = encoder.tokenizer_digest
     encoders = Encoders(tmp_path, Upstream(), list)
-    encoders._encoders[digest] = encoder
+    encoders._keep_in_memory(digest, encoder)
     messages = [
         {"role": "system", "content": LONG},
         {"role": "user", "content": LONG * (INLINE_CHARS // 700)},
@@ -35,3 +39,41 @@ async def test_another_salt_finds_nothing_that_a_first_one_has_sent(tmp_path: Pa
 
     # Two segments of the chat and the completion's one; again for another salt.
     assert counts == [3, 3, 6]
+
+
+async def test_of_more_tokenizers_than_fit_those_are_loaded_that_prompts_ask_for(tmp_path: Path) -> None:
+    digests = []
+    for number in range(MAX_ENCODERS + 2):
+        assets = msgspec.structs.replace(tiny_prompt_assets(), special_tokens={"number": str(number)})
+        digests.append(assets.digest.hex())
+        (tmp_path / f"{digests[-1]}.msgpack").write_bytes(msgspec.msgpack.encode(assets))
+    first, asked_for = digests[0], digests[MAX_ENCODERS]
+    workers = [SimpleNamespace(hello=SimpleNamespace(tokenizer_digest=digest)) for digest in digests]
+    now = 0.0
+    encoders = Encoders(tmp_path, Upstream(), lambda: workers, clock=lambda: now)  # type: ignore[arg-type, return-value]
+
+    async def loaded_after_some_rounds() -> set[str]:
+        for _ in range(100):
+            if encoders.count == MAX_ENCODERS:
+                break
+            await asyncio.sleep(POLL_SECONDS)
+        await asyncio.sleep(5 * POLL_SECONDS)
+        return set(encoders._encoders)
+
+    async def encode(digest: str) -> None:
+        request = decode_completion_request(json.dumps({"model": "m", "prompt": "a"}).encode())
+        await encoders.encode(request, {digest: 100}, b"")
+
+    await encoders.start()
+    assert await loaded_after_some_rounds() == set(digests[:MAX_ENCODERS])
+    assert all(map(encoders.is_settled, digests)), "a router that waits for the others is never ready"
+    kept = dict(encoders._encoders)
+
+    await encode(asked_for)
+    assert await loaded_after_some_rounds() == set(digests[:MAX_ENCODERS]), "none is idle yet"
+
+    now = IDLE_SECONDS
+    await encode(first)
+    assert await loaded_after_some_rounds() == {first, asked_for, *digests[2:MAX_ENCODERS]}
+    assert all(encoders._encoders[digest] is kept[digest] for digest in (first, *digests[2:MAX_ENCODERS]))
+    await encoders.stop()

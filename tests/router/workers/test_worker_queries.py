@@ -111,12 +111,12 @@ def test_no_query_of_the_breakers_writes(events: list[tuple[str, str]]) -> None:
 async def test_no_query_of_the_encoders_writes(tmp_path: Path) -> None:
     encoder = PromptEncoder.from_assets(tiny_prompt_assets())
     encoders = Encoders(tmp_path, Upstream(), list)
-    for number in range(MAX_ENCODERS):
-        encoders._encoders[str(number)] = encoder
+    for number in range(MAX_ENCODERS - 1):
+        encoders._keep_in_memory(str(number), encoder)
 
     before = list(encoders._encoders)
     assert [encoders.known(digest) is encoder for digest in ("0", "3", "unknown")] == [True, True, False]
     assert [encoders.is_settled(digest) for digest in ("0", "unknown")] == [True, False]
 
-    assert (list(encoders._encoders), encoders.count) == (before, MAX_ENCODERS)
+    assert (list(encoders._encoders), encoders.count) == (before, MAX_ENCODERS - 1)
     await encoders.stop()
