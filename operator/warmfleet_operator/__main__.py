@@ -1,7 +1,7 @@
 """`python -m warmfleet_operator`: turns ModelDeployments into workers.
 
 Exit codes: 0 after SIGTERM or SIGINT, 1 when the watches ended or the API server cannot be used, 2 for a
-wrong flag or a port in use.
+wrong flag or a port in use, 143 at SIGTERM before it ran.
 """
 
 import asyncio
@@ -13,7 +13,11 @@ from collections.abc import Sequence
 
 import structlog
 
+from warmfleet_runtime.early_signals import end_on_sigterm
 from warmfleet_runtime.memory import importing, return_freed_memory
+
+if __name__ == "__main__":
+    end_on_sigterm()
 
 with importing():
     from warmfleet_contracts.errors import WarmfleetError

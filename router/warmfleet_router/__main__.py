@@ -1,6 +1,6 @@
 """`python -m warmfleet_router`: one address for the fleet.
 
-Exit codes: 0 after a drain, 2 when the start was refused.
+Exit codes: 0 after a drain, 2 when the start was refused, 143 at SIGTERM before it served.
 """
 
 import asyncio
@@ -10,7 +10,11 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from warmfleet_runtime.early_signals import end_on_sigterm
 from warmfleet_runtime.memory import TERMINAL_LIBRARIES, importing, return_freed_memory
+
+if __name__ == "__main__":
+    end_on_sigterm()
 
 with importing(without=TERMINAL_LIBRARIES):
     import structlog

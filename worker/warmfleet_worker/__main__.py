@@ -1,14 +1,18 @@
 """`python -m warmfleet_worker`: one model behind an OpenAI-compatible server, its engine in a child process.
 
 Exit codes: 0 after a drain, 1 when the engine failed, died or stalled, 2 when the start was refused, as for
-a model that does not fit into memory.
+a model that does not fit into memory, 143 at SIGTERM before it served.
 """
 
 import sys
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
+from warmfleet_runtime.early_signals import end_on_sigterm
 from warmfleet_runtime.memory import TERMINAL_LIBRARIES, importing, return_freed_memory
+
+if __name__ == "__main__":
+    end_on_sigterm()
 
 # What the start of the engine needs, and no more: it takes longest.
 with importing(without=TERMINAL_LIBRARIES):
