@@ -1,4 +1,4 @@
-"""A program that is told to end while it still imports ends, also as process 1 of a container."""
+"""A program that gets SIGTERM while it still imports ends, also as process 1 of a container."""
 
 import subprocess
 import sys
