@@ -9,10 +9,11 @@ tokens that wait now are a forecast of their own: the next request waits until t
 A percentile of few long prompts moves by itself, and close to its target no number of replicas would seem
 enough. So the guard asks for no more replicas than bring the load down to `LOW_LOAD`, where nothing queues,
 or, while the load is unknown, than there are sequences; and only where more requests miss the target than
-chance alone would explain (a one-sided binomial test, by its normal approximation).
+chance alone would explain (a one-sided binomial test, by its normal approximation). What a shrink must leave
+is by the same percentile without chance: what growth would not ask for keeps no replica.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, sqrt
 from typing import Final
 
@@ -111,10 +112,12 @@ def asks(
     if late and replicas < most and view.floor_ms < target_ms < predicted_ms(view, replicas):
         growth = min(_fewest(view, target_ms, replicas), most)
     margin_ms = target_ms * margin_percent / 100
+    # A shrink must leave what growth would not ask for: what chance explains is neither growth nor need.
+    certain = replace(view, percentile_ms=view.certain_ms)
     if view.floor_ms >= margin_ms:
         # The target is not met without load either: what is there stays, as more would not help.
-        return Ask(growth, min(replicas, most) if predicted_ms(view, replicas) > target_ms else 0)
-    return Ask(growth, min(_fewest(view, margin_ms, 0), most))
+        return Ask(growth, min(replicas, most) if predicted_ms(certain, replicas) > target_ms else 0)
+    return Ask(growth, min(_fewest(certain, margin_ms, 0), most))
 
 
 def at_low_load(load_permille: int, supply_permille: int, sequences: int) -> int:

@@ -36,6 +36,12 @@ def served(load_permille, milliseconds, count=4, *, refused=0, queued=0, waiting
     )
 
 
+def mostly(milliseconds, *, late):
+    """Of 100 requests so many took three seconds, the others that long."""
+    counts, tail = latencies(milliseconds, 100 - late).counts, latencies(3000, late).counts
+    return LatencyHistogram((*counts, *tail[len(counts) :]))
+
+
 def test_a_percentile_above_its_target_adds_replicas_below_the_targets_of_utilization():
     ticks = Ticks(TARGETED)
     ticks.run(served(800, 200), at_rest(4), 60)
@@ -119,12 +125,10 @@ def test_as_many_late_requests_as_chance_brings_add_none():
     """Of 100 requests at the 95th percentile 5 may be late; 8 are by chance often, 15 are not."""
     decisions = {}
     for late in (8, 15):
-        counts = latencies(200, 100 - late).counts
-        tail = latencies(3000, late).counts
-        mixed = LatencyHistogram((*counts, *tail[len(counts) :]))
         ticks = Ticks(TARGETED)
         ticks.run(served(800, 200), at_rest(4), 60)
-        decisions[late] = ticks.run(replace(served(3300, 200), first_token=mixed), at_rest(4), 30)[-1]
+        view = replace(served(3300, 200), first_token=mostly(200, late=late))
+        decisions[late] = ticks.run(view, at_rest(4), 30)[-1]
 
     assert {late: item.to_replicas > 4 for late, item in decisions.items()} == {8: False, 15: True}
 
@@ -152,6 +156,18 @@ def test_a_shrink_must_leave_the_predicted_percentile_within_its_target():
 
     assert held.to_replicas == 4
     assert free.to_replicas == 3
+
+
+def test_as_many_late_requests_as_chance_brings_keep_no_replica():
+    """What growth would not ask for is no need of a shrink either."""
+    left = {}
+    for late in (8, 15):
+        ticks = Ticks(TARGETED)
+        ticks.run(served(800, 200), at_rest(4), 60)
+        view = replace(served(1700, 200), first_token=mostly(200, late=late))
+        left[late] = ticks.run(view, at_rest(4), WATCHED)[-1].to_replicas
+
+    assert left == {8: 3, 15: 4}
 
 
 def test_a_percentile_is_the_part_without_load_only_where_all_its_requests_met_low_load():
