@@ -132,7 +132,7 @@ check: ## Exactly what CI runs
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target types collect lint imports
 	@$(MAKE) --no-print-directory test
 
-# ONLY=operator-and-router leaves out the worker's image, of seven gigabytes.
+# ONLY=operator-and-router leaves out the worker's image; docs/reference/containers.md has what each takes.
 check-containers: setup model ## Build images, run them under a real kubelet, remove all of it (root; Debian or Ubuntu)
 	@PYTHONPATH=tests/support $(BIN)/python -m warmfleet_testing.containers.packages
 	@$(MAKE) --no-print-directory controlplane kubelet
@@ -149,8 +149,9 @@ chart: setup ## Make the chart's schema, its documentation and its copy of the r
 	@mkdir -p charts/warmfleet/files/crds && cp crds/*.yaml charts/warmfleet/files/crds/
 	@$(BIN)/python charts/values_reference.py
 
-reference: setup ## Make the tables of docs/reference/modeldeployment.md again, from crds/
+reference: setup ## Make the tables of modeldeployment.md and metrics.md in docs/reference/ again, from crds/ and code
 	@$(BIN)/python crds/modeldeployment_reference.py
+	@PYTHONPATH=tests/support $(BIN)/python -m warmfleet_testing.documents.metrics_reference
 
 # REGISTRY=registry.example.com/warmfleet, then PUSH=1 or LOAD=kind; more in docs/how-to/images.md.
 CATALOG_MODEL ?= smollm2-135m-instruct

@@ -23,50 +23,66 @@ class OperatorMetrics:
         ProcessCollector(registry=registry)
         self.reconciliations = Counter(
             names.OPERATOR_RECONCILIATIONS,
-            "Reconciliations of a ModelDeployment",
+            "Reconciliations of a ModelDeployment, by result.",
             ["result"],
             registry=registry,
         )
         self.seconds = Histogram(
             names.OPERATOR_RECONCILE_SECONDS,
-            "Duration of a reconciliation",
+            "Seconds that a reconciliation took.",
             buckets=names.OPERATOR_RECONCILE_BUCKETS,
             registry=registry,
         )
         self.writes = Counter(
-            names.OPERATOR_WRITES, "Writes to the API server", ["kind", "verb"], registry=registry
+            names.OPERATOR_WRITES,
+            "Writes that the API server accepted, by kind of object and verb.",
+            ["kind", "verb"],
+            registry=registry,
         )
-        self.errors = Counter(names.OPERATOR_ERRORS, "Requests that failed", ["error"], registry=registry)
-        self._depth = Gauge(names.OPERATOR_QUEUE_DEPTH, "ModelDeployments in the queue", registry=registry)
-        self._leader = Gauge(names.OPERATOR_LEADER, "1 while this replica may write", registry=registry)
+        self.errors = Counter(
+            names.OPERATOR_ERRORS,
+            "Failures of reconciliations and of their writes, by kind.",
+            ["error"],
+            registry=registry,
+        )
+        self._depth = Gauge(
+            names.OPERATOR_QUEUE_DEPTH,
+            "ModelDeployments to reconcile, those that are due later included.",
+            registry=registry,
+        )
+        self._leader = Gauge(
+            names.OPERATOR_LEADER, "1 while this replica may write, otherwise 0.", registry=registry
+        )
         self._behind = Gauge(
             names.OPERATOR_WATCH_BEHIND_SECONDS,
-            "Seconds for which a watch has been behind its list",
+            "Seconds for which a watch has missed something that a list of the same objects held.",
             ["kind"],
             registry=registry,
         )
-        self._objects = Gauge(names.OPERATOR_OBJECTS, "Objects in the store", ["kind"], registry=registry)
+        self._objects = Gauge(
+            names.OPERATOR_OBJECTS, "Objects that the operator knows, by kind.", ["kind"], registry=registry
+        )
         self._conditions = Gauge(
             names.OPERATOR_CONDITIONS,
-            "ModelDeployments by condition and its status",
+            "ModelDeployments by condition and its status.",
             ["condition", "status"],
             registry=registry,
         )
         self.scaling_seconds = Histogram(
             names.OPERATOR_SCALING_TICK_SECONDS,
-            "Duration of one decision about all fleets with autoscaling",
+            "Seconds that a decision about all fleets with autoscaling took, without the reading of routers.",
             buckets=names.OPERATOR_SCALING_TICK_BUCKETS,
             registry=registry,
         )
         self.shrink_victims = Counter(
             names.OPERATOR_SHRINK_VICTIMS,
-            "Pods that went when a number of replicas was lowered",
+            "Pods that went after a number of replicas was lowered: those marked to go, or others.",
             ["choice"],
             registry=registry,
         )
         self.handover_seconds = Histogram(
             names.OPERATOR_HANDOVER_SECONDS,
-            "Time that routers took to hand over what replicas held that were about to go",
+            "Seconds that routers took to move the prefixes of replicas that were about to go.",
             buckets=names.OPERATOR_HANDOVER_BUCKETS,
             registry=registry,
         )
@@ -77,20 +93,36 @@ class OperatorMetrics:
             for name, text, labels in (
                 (
                     names.OPERATOR_DEPLOYMENT_CONDITION,
-                    "1 for the status that a condition of a ModelDeployment has now",
+                    "1 for the status that each condition of a ModelDeployment has now.",
                     ["condition", "status"],
                 ),
-                (names.OPERATOR_DEPLOYMENT_WANTED, "Replicas that a ModelDeployment wants", []),
-                (names.OPERATOR_DEPLOYMENT_READY, "Replicas of a ModelDeployment that are ready", []),
+                (
+                    names.OPERATOR_DEPLOYMENT_WANTED,
+                    "Replicas that a ModelDeployment wants; 0 while it is suspended or asleep.",
+                    [],
+                ),
+                (names.OPERATOR_DEPLOYMENT_READY, "Replicas of a ModelDeployment that are ready.", []),
                 (
                     names.OPERATOR_DEPLOYMENT_START_SECONDS,
-                    "Seconds that a phase of the last start of a replica took",
+                    "Seconds that each phase of the newest replica's start took.",
                     ["phase"],
                 ),
-                (names.OPERATOR_SCALING_WANTED, "Replicas that autoscaling wants", []),
-                (names.OPERATOR_SCALING_RECOMMENDED, "Replicas that one signal alone asks for", ["signal"]),
-                (names.OPERATOR_SCALING_BLIND, "1 while signals of a ModelDeployment are missing", []),
-                (names.OPERATOR_SCALING_CAPACITY_PENDING, "Replicas that get no place", []),
+                (names.OPERATOR_SCALING_WANTED, "Replicas that autoscaling wants.", []),
+                (
+                    names.OPERATOR_SCALING_RECOMMENDED,
+                    "Replicas that one signal alone asks for.",
+                    ["signal"],
+                ),
+                (
+                    names.OPERATOR_SCALING_BLIND,
+                    "1 while the reports of a router or of a replica are missing, otherwise 0.",
+                    [],
+                ),
+                (
+                    names.OPERATOR_SCALING_CAPACITY_PENDING,
+                    "Replicas that found no node for too long, that a gate holds, or that a quota refuses.",
+                    [],
+                ),
             )
         }
 

@@ -59,129 +59,189 @@ class RouterMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._requests = self._counter(
-            names.ROUTER_REQUESTS, "Requests by how they ended.", ("model_name", "outcome")
+            names.ROUTER_REQUESTS,
+            "Requests that ended, by outcome; those refused before their prompt was encoded are not counted.",
+            ("model_name", "outcome"),
         )
         self._refused = self._counter(
-            names.ROUTER_REFUSED, "Requests answered with an error by the router itself.", ("status",)
+            names.ROUTER_REFUSED,
+            "Requests that the router itself answered with an error, on any path, by HTTP status.",
+            ("status",),
         )
         self._tenant_requests = self._counter(
-            names.ROUTER_TENANT_REQUESTS, "Requests of each tenant by how they ended.", ("tenant", "outcome")
+            names.ROUTER_TENANT_REQUESTS, "Requests that ended, by tenant and outcome.", ("tenant", "outcome")
         )
         self._tenants: set[str] = set()
-        self._keys = self._gauge(names.ROUTER_KEYS, "API keys in force.", ())
+        self._keys = self._gauge(names.ROUTER_KEYS, "API keys in force; 0 without a key file.", ())
         self._key_file_loads = self._counter(
-            names.ROUTER_KEY_FILE_LOADS, "Changed key files by what came of them.", ("result",)
+            names.ROUTER_KEY_FILE_LOADS,
+            "Key files that were read after a change; of a refused one the last valid keys stay in force.",
+            ("result",),
         )
         for result in ("loaded", "refused"):
             self._key_file_loads.labels(result)
         self._decisions = self._counter(
             names.ROUTER_DECISIONS,
-            "First choices, by whether the prefix index and the tokenizer were known.",
+            "First choices of a worker, by whether the prefix index and the tokenizer were known.",
             ("model_name", "mode"),
         )
         self._failed_attempts = self._counter(
-            names.ROUTER_FAILED_ATTEMPTS, "Dispatches that brought no answer.", ("model_name", "reason")
+            names.ROUTER_FAILED_ATTEMPTS,
+            "Dispatches to a worker that brought no answer; the request may have been answered by another.",
+            ("model_name", "reason"),
         )
         self._broken_streams = self._counter(
-            names.ROUTER_BROKEN_STREAMS, "Streams that a worker's death cut off.", ("model_name",)
+            names.ROUTER_BROKEN_STREAMS,
+            "Streamed answers that broke off because their worker ended or fell silent.",
+            ("model_name",),
         )
         self._ejections = self._counter(
-            names.ROUTER_EJECTIONS, "Workers that got no requests for a while, by why.", ("cause",)
+            names.ROUTER_EJECTIONS,
+            "Times that a worker was ejected: it gets no requests for a while.",
+            ("cause",),
         )
         self._panics = self._counter(
-            names.ROUTER_PANICS, "Choices that ignored ejections: there were too many.", ()
+            names.ROUTER_PANICS,
+            "Dispatches for which ejections were ignored: more than half of the workers were ejected.",
+            (),
         )
         self._prewarms = self._counter(
-            names.ROUTER_PREWARMS, "New workers by what came of filling their caches.", ("outcome",)
+            names.ROUTER_PREWARMS,
+            "New workers that were sent frequent prefixes to compute before requests, or none (empty).",
+            ("outcome",),
         )
         self._handover_prefixes = self._counter(
             names.ROUTER_HANDOVER_PREFIXES,
-            "Hot prefixes of workers that were about to go, by what came of them.",
+            "Frequent prefixes of workers that were about to go: moved to others, or why not.",
             ("outcome",),
         )
         self._handover_tokens = self._counter(
-            names.ROUTER_HANDOVER_TOKENS, "Tokens of them that workers that stay computed.", ()
+            names.ROUTER_HANDOVER_TOKENS, "Tokens of such prefixes that the remaining workers computed.", ()
         )
         self._handover_seconds = self._counter(
-            names.ROUTER_HANDOVER_SECONDS, "Time that moving them took.", ()
+            names.ROUTER_HANDOVER_SECONDS, "Seconds that the router spent on moving such prefixes.", ()
         )
         self._refused_retries = self._counter(
-            names.ROUTER_REFUSED_RETRIES, "Retries for which the budget had no room.", ()
+            names.ROUTER_REFUSED_RETRIES, "Retries that were not made because the retry budget was spent.", ()
         )
-        self._ejected = self._gauge(names.ROUTER_EJECTED_ENDPOINTS, "Workers that are ejected now.", ())
+        self._ejected = self._gauge(
+            names.ROUTER_EJECTED_ENDPOINTS,
+            "Workers that are ejected now; one that is probed again does not count.",
+            (),
+        )
         self._prompt_tokens = self._counter(
-            names.ROUTER_PROMPT_TOKENS, "Prompt tokens that workers reported.", ("model_name",)
+            names.ROUTER_PROMPT_TOKENS,
+            "Prompt tokens of answered requests, as workers reported them.",
+            ("model_name",),
         )
         self._predicted = self._counter(
-            names.ROUTER_PREDICTED_CACHED_TOKENS, "Prompt tokens predicted to be cached.", ("model_name",)
+            names.ROUTER_PREDICTED_CACHED_TOKENS,
+            "Prompt tokens that the router predicted to be cached at the worker that it chose.",
+            ("model_name",),
         )
         self._actual = self._counter(
-            names.ROUTER_CACHED_TOKENS, "Prompt tokens that workers found cached.", ("model_name",)
+            names.ROUTER_CACHED_TOKENS,
+            "Prompt tokens of answered requests that workers found cached.",
+            ("model_name",),
         )
         self._missed = self._counter(
             names.ROUTER_MISSED_TOKENS,
-            "Prompt tokens that workers computed, by why they were not cached.",
+            "Prompt tokens that workers computed, by the reason why they were not cached.",
             ("model_name", "cause"),
         )
         self._differences = self._counter(
-            names.ROUTER_PREDICTIONS, "Predictions by how they differed.", ("model_name", "difference")
+            names.ROUTER_PREDICTIONS,
+            "Predictions of cached tokens, by how the worker's own count differed.",
+            ("model_name", "difference"),
         )
         self._parity = self._counter(
-            names.ROUTER_HASH_MISMATCHES, "Prompts that worker and router hashed differently: a bug.", ()
+            names.ROUTER_HASH_MISMATCHES,
+            "Prompts that router and worker hashed differently; anything but 0 is a bug.",
+            (),
         )
-        self._ignored = self._counter(names.ROUTER_IGNORED_FIELDS, "Unknown request fields.", ())
+        self._ignored = self._counter(
+            names.ROUTER_IGNORED_FIELDS, "Unknown fields of requests, which were ignored.", ()
+        )
         self._decision_seconds = Histogram(
             names.ROUTER_DECISION_SECONDS,
-            "From the complete body to the choice.",
+            "Seconds from the complete request body to the first choice: a worker, or to wait for one.",
             registry=self.registry,
             buckets=names.ROUTER_DECISION_BUCKETS,
         )
         self._first_byte_seconds = Histogram(
             names.ROUTER_FIRST_BYTE_SECONDS,
-            "From the complete body to the first token; of a plain answer as its worker reports it.",
+            "Seconds from the complete request body to the first token, the wait for a worker included.",
             ("model_name",),
             registry=self.registry,
             buckets=names.TIME_TO_FIRST_TOKEN_BUCKETS,
         )
         self._held_seconds = Histogram(
             names.ROUTER_HELD_SECONDS,
-            "How long requests that had to wait were held before they got a worker.",
+            "Seconds that requests which had to wait for a worker with capacity waited in the router.",
             ("model_name",),
             registry=self.registry,
             buckets=names.ROUTER_HELD_BUCKETS,
         )
         self._waking_seconds = Histogram(
             names.ROUTER_WAKING_SECONDS,
-            "How long requests whose model slept were held before they could go on.",
+            "Seconds that requests were held until their sleeping model was awake.",
             ("model_name",),
             registry=self.registry,
             buckets=names.ROUTER_WAKING_BUCKETS,
         )
         self._overloaded = self._counter(
-            names.ROUTER_OVERLOADED, "Requests refused for want of room.", ("reason", "tenant")
+            names.ROUTER_OVERLOADED,
+            "Requests refused because a bound was reached, by that bound.",
+            ("reason", "tenant"),
         )
-        self._held_requests = self._gauge(names.ROUTER_HELD_REQUESTS, "Requests that wait.", ("model_name",))
-        self._held_tokens = self._gauge(names.ROUTER_HELD_TOKENS, "Their prompts' tokens.", ("model_name",))
+        self._held_requests = self._gauge(
+            names.ROUTER_HELD_REQUESTS,
+            "Requests that wait in the router for a worker with capacity.",
+            ("model_name",),
+        )
+        self._held_tokens = self._gauge(
+            names.ROUTER_HELD_TOKENS,
+            "Prompt tokens of the requests that wait for a worker with capacity.",
+            ("model_name",),
+        )
         self._waking_requests = self._gauge(
-            names.ROUTER_WAKING_REQUESTS, "Requests that wait for their model to wake.", ("model_name",)
+            names.ROUTER_WAKING_REQUESTS, "Requests that wait for their sleeping model.", ("model_name",)
         )
         self._waking_tokens = self._gauge(
-            names.ROUTER_WAKING_TOKENS, "Their prompts' tokens, by size.", ("model_name",)
+            names.ROUTER_WAKING_TOKENS,
+            "Prompt tokens of the requests that wait for their sleeping model, estimated as bytes / 4.",
+            ("model_name",),
         )
-        self._in_flight = self._gauge(names.ROUTER_IN_FLIGHT, "Requests that have not ended.", ())
-        self._endpoints = self._gauge(names.ROUTER_ENDPOINTS, "Workers by state.", ("state",))
+        self._in_flight = self._gauge(
+            names.ROUTER_IN_FLIGHT, "Requests that have not ended, waiting ones included.", ()
+        )
+        self._endpoints = self._gauge(
+            names.ROUTER_ENDPOINTS,
+            "Workers in the router's list, by state; precise ones are a part of the ready ones.",
+            ("state",),
+        )
         self._discovery_age = self._gauge(
-            names.ROUTER_DISCOVERY_AGE_SECONDS, "Since the list of workers was known to be current.", ()
+            names.ROUTER_DISCOVERY_AGE_SECONDS,
+            "Seconds since the list of workers was last known to be current.",
+            (),
         )
         self._discovery_errors = self._counter(
             names.ROUTER_DISCOVERY_ERRORS, "Failed attempts to bring the list of workers up to date.", ()
         )
         self._seen_discovery_errors = 0
-        self._index_blocks = self._gauge(names.ROUTER_INDEX_BLOCKS, "Blocks in the prefix index.", ())
-        self._pending_blocks = self._gauge(names.ROUTER_PENDING_BLOCKS, "Blocks on their way.", ())
-        self._tokenizers = self._gauge(names.ROUTER_TOKENIZERS, "Tokenizers in memory.", ())
+        self._index_blocks = self._gauge(
+            names.ROUTER_INDEX_BLOCKS,
+            "Blocks in the prefix index; one that two workers hold counts twice.",
+            (),
+        )
+        self._pending_blocks = self._gauge(
+            names.ROUTER_PENDING_BLOCKS, "Blocks that workers compute for requests that were dispatched.", ()
+        )
+        self._tokenizers = self._gauge(names.ROUTER_TOKENIZERS, "Tokenizers in the router's memory.", ())
         self._stream_events = self._gauge(
-            names.ROUTER_STREAM_EVENTS, "What happened on event streams.", ("endpoint", "event")
+            names.ROUTER_STREAM_EVENTS,
+            "What happened on the event stream of each worker since the router follows it.",
+            ("endpoint", "event"),
         )
 
         self._series: dict[str, set[tuple[MetricWrapperBase, tuple[str, ...]]]] = {}

@@ -1,5 +1,6 @@
 """Alerts and dashboard ask for metrics that exist; monitors find the ports that serve them."""
 
+import itertools
 import json
 import re
 
@@ -8,6 +9,8 @@ import pytest
 
 from warmfleet_contracts import metrics
 from warmfleet_operator.settings import parse_settings
+from warmfleet_operator.watch.sync import BEHIND_PERIODS
+from warmfleet_router.workers.breakers import Breakers, Cause
 from warmfleet_testing.resources.chart_render import CHART, REGISTRY, case_values, render
 from warmfleet_testing.resources.promtool import check_rules, expect_alerts
 
@@ -31,6 +34,13 @@ def groups():
 
 def alerts():
     return [alert for group in groups() for alert in group["rules"]]
+
+
+def operator_settings(values):
+    (operator,) = render(values).get("Deployment", "warmfleet-operator")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    return parse_settings(operator["args"], {})
 
 
 def dashboard():
@@ -89,6 +99,8 @@ def series(name, **labels):
 
 MISMATCHED = series("warmfleet_worker_mismatched_blocks_total", namespace="n", model_name="m", pod="p")
 EVICTED = series("warmfleet_worker_evicted_blocks_total", namespace="n", model_name="m", pod="p")
+EJECTED = series("warmfleet_router_ejected_endpoints", namespace="n")
+BEHIND = series("warmfleet_operator_watch_behind_seconds", namespace="n", kind="pods")
 BLIND = 'warmfleet_operator_scaling_blind{namespace="team",name="a"}'
 PENDING = 'warmfleet_operator_scaling_capacity_pending_replicas{namespace="team",name="a"}'
 
@@ -96,6 +108,24 @@ PENDING = 'warmfleet_operator_scaling_capacity_pending_replicas{namespace="team"
 def grows(step, minutes):
     """A counter that rises by `step` each minute."""
     return [step * minute for minute in range(minutes)]
+
+
+def ejected_by_a_router(probe_seconds, minutes):
+    """Whether a worker counts as ejected, each minute, when every probe of it fails after `probe_seconds`."""
+    clock = [0.0]
+    breakers = Breakers(now=lambda: clock[0], draw=lambda: 0.5)
+    breakers.eject("uid", "epoch", Cause.SILENT, "neither answers nor sends events")
+    probe, samples = None, []
+    for second in range(60 * minutes):
+        clock[0] = float(second)
+        if probe is None and breakers.status("uid", "epoch").state == "half-open":
+            probe = breakers.trial("uid", "epoch"), second
+        elif probe is not None and second - probe[1] >= probe_seconds:
+            probe[0].failed("no answer")
+            probe = None
+        if second % 60 == 0:
+            samples.append(int(breakers.status("uid", "epoch").state == "open"))
+    return samples
 
 
 def prompts(tokens, cached):
@@ -155,8 +185,14 @@ def missed(cause, tokens):
         ),
         (
             "WarmfleetWorkersEjected",
-            {series("warmfleet_router_ejected_endpoints", namespace="n"): [1] * 20 + [0]},
-            {series("warmfleet_router_ejected_endpoints", namespace="n"): [1] * 21},
+            {EJECTED: [1] * 10 + [0] * 11},
+            {EJECTED: [1] * 21},
+            [{"namespace": "n"}],
+        ),
+        (
+            "WarmfleetWorkersEjected",
+            {EJECTED: [1, 0, 0, 0] * 5 + [1]},
+            {EJECTED: ejected_by_a_router(probe_seconds=30, minutes=30)},
             [{"namespace": "n"}],
         ),
         (
@@ -218,8 +254,8 @@ def missed(cause, tokens):
         ),
         (
             "WarmfleetWatchIsBehind",
-            {series("warmfleet_operator_watch_behind_seconds", namespace="n", kind="pods"): [60] * 21},
-            {series("warmfleet_operator_watch_behind_seconds", namespace="n", kind="pods"): [130] * 21},
+            {BEHIND: [45] * 21},
+            {BEHIND: [0] * 15 + [75] + [0] * 5},
             [{"kind": "pods", "namespace": "n"}],
         ),
         (
@@ -283,6 +319,35 @@ def test_an_alert_fires_for_what_it_describes_and_not_otherwise(alert, quiet, fi
 def test_every_alert_is_tried():
     (mark,) = test_an_alert_fires_for_what_it_describes_and_not_otherwise.pytestmark
     assert {case[0] for case in mark.args[1]} == {item["alert"] for item in alerts()}
+
+
+def test_a_worker_that_is_probed_counts_as_ejected_with_gaps():
+    ejected = ejected_by_a_router(probe_seconds=30, minutes=30)
+
+    assert 0 in ejected[1:]
+    assert (0, 0) not in itertools.pairwise(ejected)
+
+
+def test_the_alert_about_watches_fires_before_the_operator_is_restarted():
+    (rule,) = [item for item in alerts() if item["alert"] == "WarmfleetWatchIsBehind"]
+    threshold = float(rule["expr"].rpartition(">")[2])
+
+    assert "for" not in rule
+    assert threshold < BEHIND_PERIODS * operator_settings(None).sync_seconds
+
+
+def test_every_alert_names_its_section_where_a_page_is_given():
+    page = "https://docs.example.com/how-to/alerts"
+    assert [item["annotations"]["runbook_url"] for item in alerts()] == [
+        f"{page}#{item['alert'].lower()}" for item in alerts()
+    ]
+    (rule,) = render(REGISTRY | {"monitoring": {"prometheusRule": {"enabled": True}}}).of_kind(
+        "PrometheusRule"
+    )
+    (group,) = rule["spec"]["groups"]
+    assert [set(item["annotations"]) for item in group["rules"]] == [{"summary", "description"}] * len(
+        alerts()
+    )
 
 
 def test_every_panel_asks_for_metrics_that_exist():
@@ -350,15 +415,10 @@ def test_prometheus_is_let_in_to_the_operator_only_while_it_is_wanted():
 
 
 def test_scrapers_reach_workers_only_while_workers_are_monitored():
-    def scrapers(values):
-        (operator,) = render(values).get("Deployment", "warmfleet-operator")["spec"]["template"]["spec"][
-            "containers"
-        ]
-        return parse_settings(operator["args"], {}).worker_scrapers
-
-    assert scrapers(None) is None
-    assert scrapers(REGISTRY | {"monitoring": {"podMonitor": {"enabled": True}}}) == ()
-    assert scrapers(case_values("everything")) == (
+    assert operator_settings(None).worker_scrapers is None
+    monitored = REGISTRY | {"monitoring": {"podMonitor": {"enabled": True}}}
+    assert operator_settings(monitored).worker_scrapers == ()
+    assert operator_settings(case_values("everything")).worker_scrapers == (
         {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}},
     )
 

@@ -37,29 +37,49 @@ class WorkerMetrics:
         self.registry = CollectorRegistry()
         self._model = (model_name, "0")
         self._running = self._gauge(names.NUM_REQUESTS_RUNNING, "Sequences in the running batch.")
-        self._waiting = self._gauge(names.NUM_REQUESTS_WAITING, "Sequences waiting for a seat.")
-        self._usage = self._gauge(names.KV_CACHE_USAGE, "Share of KV blocks held by live sequences, 0..1.")
-        self._queries = self._counter(names.PREFIX_CACHE_QUERIES, "Prompt tokens looked up in the cache.")
-        self._hits = self._counter(names.PREFIX_CACHE_HITS, "Prompt tokens found in the cache.")
-        self._prompt = self._counter(names.PROMPT_TOKENS, "Prompt tokens admitted.")
-        self._cached = self._counter(names.PROMPT_TOKENS_CACHED, "Prompt tokens served by the cache.")
+        self._waiting = self._gauge(
+            names.NUM_REQUESTS_WAITING, "Sequences that wait to enter the running batch."
+        )
+        self._usage = self._gauge(
+            names.KV_CACHE_USAGE, "Share of the KV blocks that live sequences hold, 0..1."
+        )
+        self._queries = self._counter(
+            names.PREFIX_CACHE_QUERIES, "Prompt tokens that were looked up in the cache."
+        )
+        self._hits = self._counter(names.PREFIX_CACHE_HITS, "Prompt tokens that were found in the cache.")
+        self._prompt = self._counter(
+            names.PROMPT_TOKENS, "Prompt tokens of admitted sequences, cached ones included."
+        )
+        self._cached = self._counter(names.PROMPT_TOKENS_CACHED, "Prompt tokens that the cache served.")
         self._generated = self._counter(names.GENERATION_TOKENS, "Tokens generated.")
-        self._preempted = self._counter(names.NUM_PREEMPTIONS, "Sequences preempted.")
+        self._preempted = self._counter(
+            names.NUM_PREEMPTIONS, "Times that a running sequence gave its KV blocks up to others."
+        )
         self._success = Counter(
             names.REQUEST_SUCCESS,
-            "Sequences finished.",
+            "Sequences that ended, by reason.",
             (*_LABELS, "finished_reason"),
             registry=self.registry,
         )
         latency = names.REQUEST_LATENCY_BUCKETS
         self._first_token = self._histogram(
-            names.TIME_TO_FIRST_TOKEN, "Request to first token.", names.TIME_TO_FIRST_TOKEN_BUCKETS
+            names.TIME_TO_FIRST_TOKEN,
+            "Seconds from a sequence's arrival at the worker to its first token.",
+            names.TIME_TO_FIRST_TOKEN_BUCKETS,
         )
         self._inter_token = self._histogram(
-            names.INTER_TOKEN_LATENCY, "Between tokens of a sequence.", names.INTER_TOKEN_LATENCY_BUCKETS
+            names.INTER_TOKEN_LATENCY,
+            "Seconds between two tokens of a sequence.",
+            names.INTER_TOKEN_LATENCY_BUCKETS,
         )
-        self._e2e = self._histogram(names.E2E_REQUEST_LATENCY, "Request to last token.", latency)
-        self._queue = self._histogram(names.REQUEST_QUEUE_TIME, "Request to admission.", latency)
+        self._e2e = self._histogram(
+            names.E2E_REQUEST_LATENCY,
+            "Seconds from a sequence's arrival at the worker to its last token.",
+            latency,
+        )
+        self._queue = self._histogram(
+            names.REQUEST_QUEUE_TIME, "Seconds that a sequence waited in the worker to be admitted.", latency
+        )
         counts = names.TOKEN_COUNT_BUCKETS
         self._request_prompt = self._histogram(
             names.REQUEST_PROMPT_TOKENS, "Prompt tokens of a sequence.", counts
@@ -68,43 +88,59 @@ class WorkerMetrics:
             names.REQUEST_GENERATION_TOKENS, "Generated tokens of a sequence.", counts
         )
         self._iteration = self._histogram(
-            names.ITERATION_TOKENS, "Tokens computed per engine step.", names.ITERATION_TOKENS_BUCKETS
+            names.ITERATION_TOKENS, "Tokens that an engine step computed.", names.ITERATION_TOKENS_BUCKETS
         )
         self._step = self._histogram(
-            names.WORKER_STEP_SECONDS, "Seconds per engine step.", names.INTER_TOKEN_LATENCY_BUCKETS
+            names.WORKER_STEP_SECONDS, "Seconds that an engine step took.", names.INTER_TOKEN_LATENCY_BUCKETS
         )
         self._roofline = Gauge(
             names.WORKER_ROOFLINE_RATIO,
-            "Least time that the machine allows for recent steps, of the time they took, 0..1.",
+            "Least time in which the machine could compute the recent steps, over the time they took, 0..1.",
             (*_LABELS, "phase"),
             registry=self.registry,
         )
         self._blocks = Gauge(
-            names.WORKER_TOTAL_BLOCKS, "KV blocks by state.", (*_LABELS, "state"), registry=self.registry
+            names.WORKER_TOTAL_BLOCKS,
+            "KV blocks of the worker, by state.",
+            (*_LABELS, "state"),
+            registry=self.registry,
         )
-        self._evicted = self._counter(names.WORKER_EVICTED_BLOCKS, "Cached blocks evicted.")
+        self._evicted = self._counter(names.WORKER_EVICTED_BLOCKS, "Cached blocks that were evicted.")
         self._verified = self._counter(
-            names.WORKER_VERIFIED_BLOCKS, "Cached blocks that were computed again and compared."
+            names.WORKER_VERIFIED_BLOCKS,
+            "Cached blocks that were computed again and compared (engine.verifyHits).",
         )
         self._mismatched = self._counter(
-            names.WORKER_MISMATCHED_BLOCKS, "Cached blocks that differed from their recomputation."
+            names.WORKER_MISMATCHED_BLOCKS,
+            "Verified blocks that differed; anything but 0 is a defect of the memory, or a bug.",
         )
-        self._bytes_per_token = self._gauge(names.WORKER_KV_BYTES_PER_TOKEN, "KV bytes per token.")
-        self._budget = self._gauge(names.WORKER_TOKEN_BUDGET, "Most tokens in the next step.")
+        self._bytes_per_token = self._gauge(
+            names.WORKER_KV_BYTES_PER_TOKEN, "Bytes of KV cache that one token takes."
+        )
+        self._budget = self._gauge(
+            names.WORKER_TOKEN_BUDGET, "Most tokens that the next engine step may compute."
+        )
         self._queued = self._gauge(
-            names.WORKER_QUEUED_UNCACHED_TOKENS, "Prompt tokens admitted and not computed yet."
+            names.WORKER_QUEUED_UNCACHED_TOKENS,
+            "Prompt tokens that wait to be computed, without cached ones.",
         )
-        self._aborted = self._counter(names.WORKER_ABORTED_REQUESTS, "Requests whose client left.")
-        self._ignored = self._counter(names.WORKER_IGNORED_FIELDS, "Unknown request fields ignored.")
-        self._paused = self._gauge(names.WORKER_PAUSED_SEQUENCES, "Sequences whose reader is behind.")
+        self._aborted = self._counter(
+            names.WORKER_ABORTED_REQUESTS, "Requests that ended early because their client left."
+        )
+        self._ignored = self._counter(
+            names.WORKER_IGNORED_FIELDS, "Unknown fields of requests, which were ignored."
+        )
+        self._paused = self._gauge(
+            names.WORKER_PAUSED_SEQUENCES, "Sequences that are paused because their client reads too slowly."
+        )
         self._failed_executions = self._counter(
-            names.WORKER_FAILED_EXECUTIONS, "Times that an engine step or a part of one raised."
+            names.WORKER_FAILED_EXECUTIONS, "Times that an engine step, or a part of one, failed."
         )
         self._failed_sequences = self._counter(
-            names.WORKER_FAILED_SEQUENCES, "Sequences that could not be computed."
+            names.WORKER_FAILED_SEQUENCES, "Sequences that ended because they could not be computed."
         )
         self._prewarmed = self._counter(
-            names.WORKER_PREWARMED_TOKENS, "Tokens of prefixes computed ahead of requests."
+            names.WORKER_PREWARMED_TOKENS, "Tokens of prefixes that were computed ahead of requests."
         )
         self._start = Gauge(
             names.WORKER_START_PHASE_SECONDS,
@@ -112,10 +148,15 @@ class WorkerMetrics:
             (*_LABELS, "phase"),
             registry=self.registry,
         )
-        self._stalls = self._counter(names.WORKER_ENGINE_STALLS, "Times that a busy engine was silent.")
-        self._subscribers = self._gauge(names.WORKER_EVENT_SUBSCRIBERS, "Event streams open.")
+        self._stalls = self._counter(
+            names.WORKER_ENGINE_STALLS, "Times that the step watchdog found a busy engine without progress."
+        )
+        self._subscribers = self._gauge(
+            names.WORKER_EVENT_SUBSCRIBERS, "Event streams that routers have open."
+        )
         self._dropped = self._counter(
-            names.WORKER_DROPPED_SUBSCRIBERS, "Event streams closed for reading too slowly."
+            names.WORKER_DROPPED_SUBSCRIBERS,
+            "Event streams that were closed because their router read too slowly.",
         )
 
     def on_ready(self, ready: EngineReady) -> None:
