@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -30,8 +30,12 @@ from warmfleet_runtime.kubernetes.lists import list_pages
 from warmfleet_runtime.kubernetes.media_types import APPLY_PATCH, JSON, MERGE_PATCH
 
 PAGE_SIZE: Final = 100
+MAX_SELECTED: Final = 10_000
+"""More selected objects than this are an error: those that were read would look like all of them."""
 _DEFAULT_PAUSE_SECONDS: Final = 1.0
 _NAMES_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+T = TypeVar("T")
 
 
 class WriteGuard(Protocol):
@@ -122,27 +126,40 @@ class Cluster:
 
     async def read(self, kind: Kind, namespace: str, name: str) -> dict[str, Any]:
         """One object; raises GoneError."""
-        return await self._read(kind.path(namespace, name))
+        path = kind.path(namespace, name)
+        with _translated_errors(f"GET {path}"):
+            return await self._client.get(path)
 
-    async def selected(self, kind: Kind, namespace: str, labels: Mapping[str, str]) -> list[dict[str, Any]]:
-        """The objects of a namespace that carry `labels`; at most a page of them."""
-        selector = ",".join(f"{key}={value}" for key, value in labels.items())
-        query = {"labelSelector": selector, "limit": str(PAGE_SIZE)}
-        answer = await self._read(kind.path(namespace), query)
-        return list(answer.get("items") or ())
+    async def selected(
+        self,
+        kind: Kind,
+        namespace: str,
+        expected: type[T],
+        *,
+        labels: Mapping[str, str],
+        fields: Mapping[str, str],
+    ) -> list[T]:
+        """All objects of a namespace that `labels` and `fields` select, each decoded as `expected`."""
+        query = {"labelSelector": _selector(labels), "fieldSelector": _selector(fields)}
+        path = kind.path(namespace)
+        found: list[T] = []
+        with _translated_errors(f"GET {path}"):
+            async for page in list_pages(self._client, path, query, page_objects=PAGE_SIZE):
+                found += [decoded(item, expected) for item in page.items or ()]
+                if len(found) > MAX_SELECTED:
+                    raise UnreachableError(f"GET {path}: more than {MAX_SELECTED} objects are selected")
+        return found
 
     async def names(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Listed]:
         """Names and versions of all objects that `selector` selects, in one namespace or in all."""
         path, query = kind.path(namespace), {"labelSelector": selector} if selector else {}
         listed: list[Listed] = []
-        try:
+        with _translated_errors(f"GET {path}"):
             pages = list_pages(self._client, path, query, page_objects=PAGE_SIZE, accept=_NAMES_ONLY)
             async for page in pages:
                 for item in page.items or ():
                     found = decoded(item, _ListedObject).metadata
                     listed.append(Listed(found.namespace, found.name, found.uid, int(found.resource_version)))
-        except ApiServerError as error:
-            raise _error(error, f"GET {path}") from error
         return listed
 
     # Writes.
@@ -222,10 +239,6 @@ class Cluster:
         path = LEASE.path(metadata["namespace"], metadata["name"])
         return await self._write_lease("PUT", path, body)
 
-    async def _read(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
-        with _translated_errors(f"GET {path}"):
-            return await self._client.get(path, query)
-
     async def _write(
         self,
         method: str,
@@ -249,6 +262,10 @@ class Cluster:
     async def _write_lease(self, method: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         with _translated_errors(f"{method} {path}"):
             return await self._client.request(method, path, body=body, timeout_seconds=self._write_seconds)
+
+
+def _selector(wanted: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in wanted.items())
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The fields of a pod that the operator keeps: enough to explain why it does not serve."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,6 +15,9 @@ from warmfleet_contracts.names import (
 from warmfleet_operator.objects.times import seconds_of
 
 MAX_MESSAGE_LENGTH: Final = 1024
+LATE_END_SECONDS: Final = 60.0
+"""How long after its grace period a pod may still end. At the end of that period the kubelet kills what is
+left; on a node that is lost no kubelet does, and the pod stays for as long as the object of its node."""
 _IMAGE_REASONS: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 )
@@ -33,7 +37,9 @@ class ContainerView:
     exit_code: int | None = None
     """Of the last run that ended; None if none has."""
     last_run_seconds: float = 0.0
-    """Length of that run."""
+    """Length of that run; 0 if it could not be started."""
+    last_run_began_seconds: float = 0.0
+    """When that run began, since the epoch."""
     out_of_memory: bool = False
     """Whether the kernel killed a process of that run because memory had run out."""
     memory_limit: str = ""
@@ -86,6 +92,10 @@ class PodView:
     """From when on those containers could run that do not: since its initialization, or since one ended."""
     deletion_cost: int = 0
     """Of pods that are as ready as it, a ReplicaSet deletes the one with the lowest first."""
+    unready_since_seconds: float = 0.0
+    """Since when it has not been ready, since the epoch; 0 while it is, and before its node has seen it."""
+    gone_by_seconds: float = math.inf
+    """When a deleted pod is to be gone, its grace period included, since the epoch."""
 
     @property
     def holds_model(self) -> bool:
@@ -102,6 +112,19 @@ class PodView:
         """Whether it has not ended and has not been deleted."""
         return not self.terminating and self.phase not in {"Failed", "Succeeded"}
 
+    @property
+    def last_run_was_ready(self) -> bool:
+        """Whether the last run of its engine that ended was ever ready; of a pod that is not ready.
+
+        Such a run made the pod unready at its end, or before. A run that was never ready found it unready: by
+        the end of an earlier run, or from the time on at which its node first saw the pod.
+        """
+        return self.unready_since_seconds > self.engine.last_run_began_seconds
+
+    def stopping(self, now_seconds: float) -> bool:
+        """Whether it was deleted and is about to end: not one whose end is overdue, as on a lost node."""
+        return self.terminating and now_seconds < self.gone_by_seconds + LATE_END_SECONDS
+
 
 def replicas_of(pods: Iterable[PodView]) -> tuple[PodView, ...]:
     """The pods that a ReplicaSet counts: those that live, without the pod of a Job."""
@@ -115,6 +138,9 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled") or {}
     refused = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    readiness = conditions.get("Ready") or {}
+    ready = readiness.get("status") == "True"
+    deleted = metadata.get("deletionTimestamp")
     containers = _by_name(status.get("containerStatuses"))
     first = _by_name(status.get("initContainerStatuses"))
     fetch = first.get(MODEL_FETCH_CONTAINER) or containers.get(MODEL_FETCH_CONTAINER)
@@ -125,8 +151,8 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         job=labels.get("batch.kubernetes.io/job-name", ""),
         created_seconds=seconds_of(metadata.get("creationTimestamp")),
         phase=status.get("phase") or "",
-        ready=(conditions.get("Ready") or {}).get("status") == "True",
-        terminating="deletionTimestamp" in metadata,
+        ready=ready,
+        terminating=bool(deleted),
         unschedulable=str(scheduled.get("message") or "no node fits")[:MAX_MESSAGE_LENGTH] if refused else "",
         unschedulable_since_seconds=seconds_of(scheduled.get("lastTransitionTime")) if refused else 0.0,
         scheduling_gates=tuple(gate["name"] for gate in spec.get("schedulingGates") or ()),
@@ -145,6 +171,8 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         ),
         assigned=bool(spec.get("nodeName")),
         deletion_cost=_deletion_cost(metadata.get("annotations") or {}),
+        unready_since_seconds=0.0 if ready else seconds_of(readiness.get("lastTransitionTime")),
+        gone_by_seconds=seconds_of(deleted) if deleted else math.inf,
     )
 
 
@@ -166,6 +194,9 @@ def _container(status: Mapping[str, Any] | None, wanted: Mapping[str, Any] | Non
     state = status.get("state") or {}
     waiting = state.get("waiting") or {}
     ended = state.get("terminated") or (status.get("lastState") or {}).get("terminated")
+    # A run that could not be started has no time, or the epoch, at which it began, and one at which it ended.
+    began = max(0.0, seconds_of((ended or {}).get("startedAt")))
+    finished = seconds_of((ended or {}).get("finishedAt"))
     # The termination message names the cause; the waiting message is only "back-off 10s restarting".
     left = str((ended or {}).get("message") or "").strip()
     message = left or str(waiting.get("message") or "")
@@ -177,9 +208,8 @@ def _container(status: Mapping[str, Any] | None, wanted: Mapping[str, Any] | Non
         running_since_seconds=seconds_of(run.get("startedAt")),
         restarts=int(status.get("restartCount") or 0),
         exit_code=int(ended["exitCode"]) if ended else None,
-        last_run_seconds=max(0.0, seconds_of(ended.get("finishedAt")) - seconds_of(ended.get("startedAt")))
-        if ended
-        else 0.0,
+        last_run_seconds=max(0.0, finished - began) if began else 0.0,
+        last_run_began_seconds=began,
         # Not the exit code: a server whose engine was killed ends by itself, with another one than 137.
         out_of_memory=(ended or {}).get("reason") == "OOMKilled",
         memory_limit=str((((wanted or {}).get("resources") or {}).get("limits") or {}).get("memory") or ""),

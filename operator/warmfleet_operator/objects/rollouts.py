@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
-from warmfleet_contracts.names import REVISION_LABEL, ROLLOUT_ANNOTATION, TEMPLATE_SPEC_ANNOTATION
+from warmfleet_contracts.names import (
+    ENGINE_CONTAINER,
+    REVISION_LABEL,
+    ROLLOUT_ANNOTATION,
+    TEMPLATE_SPEC_ANNOTATION,
+)
 from warmfleet_operator.objects.digest import digest
 from warmfleet_operator.objects.releases import release_of
 from warmfleet_operator.settings import Release
@@ -86,6 +91,13 @@ def template_revision(deployment: Mapping[str, Any]) -> str:
     """The revision label of the Deployment's pod template."""
     labels = deployment["spec"]["template"]["metadata"].get("labels") or {}
     return str(labels.get(REVISION_LABEL, ""))
+
+
+def template_image(deployment: Mapping[str, Any]) -> str:
+    """The image of the engine in the Deployment's pod template; empty if that has no engine."""
+    containers = deployment["spec"]["template"]["spec"]["containers"]
+    images = (str(item.get("image", "")) for item in containers if item["name"] == ENGINE_CONTAINER)
+    return next(images, "")
 
 
 def cause_of(desired: Mapping[str, Any], existing: Mapping[str, Any] | None, specs: Collection[str]) -> Cause:

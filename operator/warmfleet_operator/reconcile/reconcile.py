@@ -28,6 +28,7 @@ from warmfleet_operator.objects.rollouts import (
     blocking,
     cause_of,
     spec_hash,
+    template_image,
     template_revision,
 )
 from warmfleet_operator.objects.served_names import name_of_another, request_names
@@ -128,13 +129,13 @@ class Reconciler:
             deployment,
             time.time(),
             no_room_seconds=self._settings.no_room_seconds,
-            desired_replicas=self._number_without_objects(key, wanted),
-            image=wanted.image,
+            desired_replicas=replica_number(wanted.bounds, self._store.child(DEPLOYMENT, key), None).replicas,
             is_fetched=wanted.is_fetched,
             commit=wanted.commit,
             resolved_from=str(asked or ""),
-            job_wanted=any(kind_of(manifest) is JOB for manifest in wanted.objects),
+            job_wanted=bool(wanted.fetch_job),
             problem=wanted.problem,
+            carried_out=False,
             name_owner=name_owner,
             contested_name=contested_name,
             request_names=names,
@@ -147,7 +148,7 @@ class Reconciler:
             if observation.problem is not None:
                 raise RefusedError(f"not adopted yet: {observation.problem.message}")
             return again
-        observation = self._observed(key, observation)
+        observation = self._observed(key, observation, wanted.fetch_job)
         if unknown_to_routers(observation):
             self.waiting_for_routers.add(key)
         else:
@@ -169,13 +170,6 @@ class Reconciler:
             self._commits.forget(key)
             return known
         return self._commits.commit(key, asked)
-
-    def _number_without_objects(self, key: Key, wanted: Wanted) -> int:
-        """Replicas that count as wanted while no objects follow from the spec: those that there are."""
-        workers = self._store.child(DEPLOYMENT, key)
-        if wanted.problem is not None and wanted.bounds.mode == "Active" and workers is not None:
-            return deployment_scale(workers).replicas
-        return wanted.replicas
 
     def _other_owner(self, key: Key, deployment: Mapping[str, Any]) -> Owner | None:
         """The release that owns it, if it is another one than this operator's."""
@@ -215,6 +209,7 @@ class Reconciler:
             replace(
                 observation,
                 problem=problem,
+                carried_out=True,
                 upgrade_blocked_by=str(blocked_by or ""),
                 desired_replicas=number.replicas,
                 external_scaler=number.external_scaler,
@@ -298,13 +293,15 @@ class Reconciler:
             ):
                 yield other, state
 
-    def _observed(self, key: Key, observation: Observation) -> Observation:
+    def _observed(self, key: Key, observation: Observation, fetch_job: str) -> Observation:
         """`observation` with the state of the cluster and of the routers after the writes."""
-        children = self._store.children(key)
+        children = {(kind_of(child), child["metadata"]["name"]): child for child in self._store.children(key)}
+        workers = children.get((DEPLOYMENT, key.name))
         return replace(
             observation,
-            workers=next((child for child in children if kind_of(child) is DEPLOYMENT), None),
-            job=next((child for child in children if kind_of(child) is JOB), None),
+            workers=workers,
+            image="" if workers is None else template_image(workers),
+            job=children.get((JOB, fetch_job)),
             pods=tuple(sorted(self._store.pods(key), key=lambda pod: (pod.created_seconds, pod.name))),
             fleet=self._routers.view,
             advice=self._advisor.advice(key),

@@ -1,19 +1,17 @@
 """What a ModelDeployment asks for. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from warmfleet_contracts.errors import ManifestError
-from warmfleet_contracts.names import ENGINE_CONTAINER
 from warmfleet_contracts.resources.conditions import Reason
 from warmfleet_operator.desired.checked_deployment import CheckedDeployment
 from warmfleet_operator.desired.commits import HubRevision, Unresolved, with_commit_noted
 from warmfleet_operator.desired.errors import SpecError, UnsupportedError
 from warmfleet_operator.desired.model import is_fetched
 from warmfleet_operator.desired.objects import desired_objects
-from warmfleet_operator.desired.worker import replicas
-from warmfleet_operator.objects.kinds import DEPLOYMENT, kind_of
+from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, kind_of
 from warmfleet_operator.objects.rollouts import spec_hash
 from warmfleet_operator.reconcile.plan import Manifest
 from warmfleet_operator.replicas.number import ReplicaBounds
@@ -21,25 +19,31 @@ from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.status.problem import Problem
 
+_UNKNOWN_BOUNDS: Final = ReplicaBounds(0, "Active", min_replicas=0)
+"""Of a spec that cannot be read: the number of replicas that there is stays."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """The objects and figures that follow from a spec."""
 
     objects: tuple[Manifest, ...] = ()
-    replicas: int = 0
-    """By the spec alone."""
-    image: str = ""
     is_fetched: bool = True
     commit: str = ""
-    """Of the model's repository on the hub; empty for other sources."""
-    bounds: ReplicaBounds = field(default_factory=ReplicaBounds)
+    """Of the model's repository on the hub; empty for other sources, and while it is not known."""
+    bounds: ReplicaBounds = _UNKNOWN_BOUNDS
     policy: AutoscalingPolicy | None = None
     """By which the number of replicas is decided; None where nothing decides it."""
     spec_hash: str = ""
     """Hash of what the user wrote; it decides whether a user or a release causes a rollout."""
     problem: Problem | None = None
     """Why no objects follow from the spec; `objects` is empty then."""
+
+    @property
+    def fetch_job(self) -> str:
+        """Name of the Job that fetches the model; empty where none does."""
+        jobs = (manifest for manifest in self.objects if kind_of(manifest) is JOB)
+        return next((str(job["metadata"]["name"]) for job in jobs), "")
 
 
 def wanted_by(
@@ -60,44 +64,30 @@ def wanted_by(
         checked = CheckedDeployment.from_object(deployment)
     except ManifestError as error:
         return Wanted(problem=Problem(Reason.INVALID_SPEC, str(error)))
-    number, fetched, written = replicas(checked), is_fetched(checked), checked.written_spec()
+    written = checked.written_spec()
+    without_objects = Wanted(
+        is_fetched=is_fetched(checked), bounds=ReplicaBounds.of(checked.spec), policy=_policy(checked)
+    )
     if isinstance(commit, Unresolved):
-        return Wanted(
-            replicas=number,
-            is_fetched=fetched,
-            bounds=ReplicaBounds.of(checked.spec),
-            policy=_policy(checked),
-            problem=Problem(commit.reason, commit.message),
-        )
+        return replace(without_objects, problem=Problem(commit.reason, commit.message))
     if asked is not None:
         checked = checked.at_commit(commit)
     try:
         objects = desired_objects(checked, settings)
     except UnsupportedError as error:
-        problem = Problem(Reason.UNSUPPORTED_SPEC, str(error))
-        return Wanted(replicas=number, is_fetched=fetched, problem=problem)
+        return replace(without_objects, problem=Problem(Reason.UNSUPPORTED_SPEC, str(error)))
     except SpecError as error:
-        problem = Problem(Reason.INVALID_SPEC, str(error))
-        return Wanted(replicas=number, is_fetched=fetched, problem=problem)
+        return replace(without_objects, problem=Problem(Reason.INVALID_SPEC, str(error)))
     if asked is not None:
         objects = tuple(
             with_commit_noted(manifest, asked, commit) if kind_of(manifest) is DEPLOYMENT else manifest
             for manifest in objects
         )
-    workers = next(manifest for manifest in objects if kind_of(manifest) is DEPLOYMENT)
-    containers = workers["spec"]["template"]["spec"]["containers"]
-    image = next(
-        str(container.get("image", "")) for container in containers if container["name"] == ENGINE_CONTAINER
-    )
     hub = checked.spec.model.source.hugging_face
-    return Wanted(
-        objects,
-        number,
-        image,
-        fetched,
+    return replace(
+        without_objects,
+        objects=objects,
         commit="" if hub is None else hub.asked_revision,
-        bounds=ReplicaBounds.of(checked.spec),
-        policy=_policy(checked),
         spec_hash=spec_hash(written),
     )
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
@@ -26,6 +26,35 @@ FRESH_SECONDS: Final = 45.0
 """An answer stays valid for this long, so that one lost answer changes nothing."""
 
 log = structlog.get_logger("warmfleet.operator")
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    uid: str
+    deletion_timestamp: str | None = None
+
+
+class _Condition(msgspec.Struct, frozen=True):
+    type: str
+    status: str
+
+
+class _Status(msgspec.Struct, frozen=True):
+    ip: str = msgspec.field(name="podIP", default="")
+    conditions: tuple[_Condition, ...] | None = None
+
+
+class _RouterPod(msgspec.Struct, frozen=True):
+    """The fields of a pod that decide whether it is asked."""
+
+    metadata: _Metadata
+    status: _Status = _Status()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has an address, takes requests, and was not deleted."""
+        conditions = {item.type: item.status for item in self.status.conditions or ()}
+        serves = bool(self.status.ip) and conditions.get("Ready") == "True"
+        return serves and self.metadata.deletion_timestamp is None
 
 
 class RouterPoller:
@@ -81,22 +110,18 @@ class RouterPoller:
 
     async def _look(self) -> None:
         """Which router pods are ready."""
-        labels = self._settings.router_pod_labels
-        pods = await self._cluster.selected(POD, self._settings.release_namespace, labels)
-        ready = {pod["metadata"]["uid"]: pod["status"]["podIP"] for pod in pods if _is_ready(pod)}
+        pods = await self._cluster.selected(
+            POD,
+            self._settings.release_namespace,
+            _RouterPod,
+            labels=self._settings.router_pod_labels,
+            # Evicted and failed pods stay in the cluster, in any number.
+            fields={"status.phase": "Running"},
+        )
+        ready = {pod.metadata.uid: pod.status.ip for pod in pods if pod.ready}
         self.addresses, self.ready_routers = dict(islice(ready.items(), MAX_ROUTERS)), len(ready)
 
     def _merged(self, routers: int, problem: str) -> FleetView:
         oldest = time.monotonic() - FRESH_SECONDS
         fresh = [answer for at, answer in self._answers.values() if at >= oldest]
         return merged_view(fresh, routers=routers, problem=problem)
-
-
-def _is_ready(pod: Mapping[str, Any]) -> bool:
-    status = pod.get("status") or {}
-    conditions = {item["type"]: item["status"] for item in status.get("conditions") or ()}
-    return (
-        conditions.get("Ready") == "True"
-        and bool(status.get("podIP"))
-        and "deletionTimestamp" not in pod["metadata"]
-    )

@@ -102,14 +102,22 @@ def _idle(observation: Observation) -> Problem | None:
     spec = observation.deployment.get("spec") or {}
     if observation.problem is not None:
         return None
+    overdue = _overdue(observation)
     if spec.get("suspend"):
-        return Problem(Reason.SUSPENDED, "spec.suspend is true: every replica is stopped")
+        return Problem(Reason.SUSPENDED, f"spec.suspend is true: every replica is stopped{overdue}")
     if observation.asleep:
         text = f"no replica since {asleep_since(observation)}: a request for one of its names starts one"
-        return Problem(Reason.ASLEEP, text)
+        return Problem(Reason.ASLEEP, f"{text}{overdue}")
     if observation.desired_replicas == 0:
-        return Problem(Reason.NO_REPLICAS, "spec.replicas is 0")
+        return Problem(Reason.NO_REPLICAS, f"spec.replicas is 0{overdue}")
     return None
+
+
+def _overdue(observation: Observation) -> str:
+    """Deleted pods whose nodes do not report their end: nothing that is asked for waits for them."""
+    now = observation.now_seconds
+    names = [pod.name for pod in observation.pods if pod.terminating and not pod.stopping(now)]
+    return f"; no node has reported the end of {', '.join(names)}" if names else ""
 
 
 def _counts(observation: Observation) -> tuple[int, int, int]:
@@ -193,7 +201,8 @@ def _stopping(observation: Observation, cached: Condition) -> Problem | None:
     """What is in progress while no replica is desired."""
     if observation.asleep and cached.status is FALSE:
         return Problem(Reason.FETCHING, cached.message)
-    left = len([pod for pod in observation.pods if pod.live or pod.terminating])
+    now = observation.now_seconds
+    left = len([pod for pod in observation.pods if pod.live or pod.stopping(now)])
     return Problem(Reason.PROGRESSING, f"{left} pods are stopping") if left else None
 
 
@@ -317,4 +326,7 @@ def _decided(observation: Observation, mode: str) -> tuple[ConditionStatus, Reas
     text = f"{wanted_replicas(observation)} replicas are wanted, and {replicas} are set"
     if mode == "Advisory":
         return FALSE, Reason.ADVISORY, f"{text}; nothing is scaled"
+    if not observation.carried_out:
+        text = f"{text}; nothing is scaled until its objects are written: see condition Ready"
+        return FALSE, Reason.ADVISORY, text
     return TRUE, Reason.FOLLOWS_DEMAND, text

@@ -32,6 +32,8 @@ class Observation:
     pods: tuple[PodView, ...] = ()
     problem: Problem | None = None
     """Why the spec has no objects, or why the API server refuses one."""
+    carried_out: bool = True
+    """Whether the writes that follow from the spec were made or refused; without them no number is set."""
     name_owner: Claim | None = None
     """Another deployment that owns `contested_name`, a served name of this one."""
     contested_name: str = ""
@@ -48,6 +50,7 @@ class Observation:
     release: str = ""
     """The release whose operator observes: `namespace/name`."""
     image: str = ""
+    """That the engine has in the Deployment's pod template; empty before it exists."""
     commit: str = ""
     """Of the model's repository on the hub; empty for other sources, and while it is not known."""
     resolved_from: str = ""

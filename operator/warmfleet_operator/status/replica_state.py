@@ -67,7 +67,7 @@ def replica_state(
         pending=max(0, scale.replicas - len(ready)),
         unschedulable=without_place + refused,
         in_rollout=scale.rolling or any(pod.revision != scale.revision for pod in live),
-        stopping=sum(pod.terminating for pod in pods if not pod.job),
+        stopping=sum(pod.stopping(now_seconds) for pod in pods if not pod.job),
     )
     return state, ready
 

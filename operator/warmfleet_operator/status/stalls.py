@@ -8,7 +8,7 @@ from typing import Final
 
 from warmfleet_contracts.resources.conditions import STALLED_REASONS, Reason
 from warmfleet_operator.objects.jobs import job_ended, retry_job_at_seconds
-from warmfleet_operator.objects.pods import ContainerView, PodView, replicas_of
+from warmfleet_operator.objects.pods import LATE_END_SECONDS, ContainerView, PodView, replicas_of
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.problem import Problem
 from warmfleet_operator.status.replica_state import QUOTA_WORDS, replica_failure
@@ -16,13 +16,15 @@ from warmfleet_operator.status.replica_state import QUOTA_WORDS, replica_failure
 CRASHES: Final = 2
 """An engine that restarts this often without becoming ready is in a crash loop."""
 LONG_RUN_SECONDS: Final = 600.0
-"""A run of this length ends a crash loop; the kubelet resets its back-off after the same time."""
+"""A run of this length that was ready ends a crash loop; the kubelet resets its back-off after the same."""
 RETRY_SECONDS: Final = 30.0
 """A failed fetch that runs again counts as in progress only after this long: it may fail at once again."""
 
 CONFIGURATION_SECONDS: Final = 30.0
 """A container that cannot be made counts as in progress this long: also a Secret that exists is missing to a
 kubelet whose cache does not have it yet, and it tries again within 15 seconds."""
+_PROGRESS_SECONDS: Final = 600
+"""Kubernetes' own default of a Deployment's `progressDeadlineSeconds`."""
 
 
 def stall(observation: Observation) -> Problem | None:
@@ -42,6 +44,16 @@ def seconds_to_next_change(observation: Observation) -> float | None:
         RETRY_SECONDS - (observation.now_seconds - pod.fetch.running_since_seconds)
         for pod in observation.pods
         if pod.live and pod.fetch.running and pod.fetch.ended_badly
+    ]
+    waits += [
+        _start_limit_seconds(observation) - (observation.now_seconds - _starts_since_seconds(pod))
+        for pod in observation.pods
+        if pod.live and _starts(pod)
+    ]
+    waits += [
+        pod.gone_by_seconds + LATE_END_SECONDS - observation.now_seconds
+        for pod in observation.pods
+        if pod.terminating
     ]
     waits += [
         CONFIGURATION_SECONDS - (observation.now_seconds - pod.containers_wait_since_seconds)
@@ -68,6 +80,7 @@ def _problems(observation: Observation) -> Iterator[Problem]:
     yield from _first(settled, Reason.CONFIGURATION_MISSING, _missing_configuration)
     yield from _first(newest, Reason.CRASH_LOOPING, _crash)
     yield from _no_room(observation, [pod for pod in live if pod.unschedulable])
+    yield from _slow_starts(observation, [pod for pod in newest if _starts(pod)])
     yield from _deadline(observation)
 
 
@@ -123,7 +136,7 @@ def _crash(pod: PodView) -> str:
     engine = pod.engine
     if engine.restarts < CRASHES and not (engine.restarts and engine.waiting == "CrashLoopBackOff"):
         return ""
-    if engine.last_run_seconds >= LONG_RUN_SECONDS:
+    if pod.last_run_was_ready and engine.last_run_seconds >= LONG_RUN_SECONDS:
         return ""
     end = f"with exit code {engine.exit_code}: "
     if engine.out_of_memory:
@@ -159,16 +172,43 @@ def _no_room(observation: Observation, waiting: list[PodView]) -> Iterator[Probl
         yield Problem(Reason.UNSCHEDULABLE, f"{pod.name}: {pod.unschedulable}")
 
 
+def _slow_starts(observation: Observation, starting: Iterable[PodView]) -> Iterator[Problem]:
+    """A Deployment's own deadline ends with its rollout, and replicas start later, too."""
+    latest = observation.now_seconds - _start_limit_seconds(observation)
+    late = [pod for pod in starting if _starts_since_seconds(pod) <= latest]
+    text = f"not ready within {_start_limit(observation)}"
+    yield from _first(late, Reason.STARTUP_TIMEOUT, lambda _: text)
+
+
+def _starts(pod: PodView) -> bool:
+    """Whether it has a node and is to get ready there."""
+    return not pod.job and not pod.ready and pod.scheduled_seconds > 0
+
+
+def _starts_since_seconds(pod: PodView) -> float:
+    """Since it got its node, or since it was ready last."""
+    return max(pod.scheduled_seconds, pod.unready_since_seconds)
+
+
+def _start_limit_seconds(observation: Observation) -> int:
+    """Of the Deployment that its pods belong to; a spec that is not carried out changes nothing about it."""
+    spec = (observation.workers or {}).get("spec") or {}
+    return int(spec.get("progressDeadlineSeconds", _PROGRESS_SECONDS))
+
+
+def _start_limit(observation: Observation) -> str:
+    rollout = (observation.deployment.get("spec") or {}).get("rollout") or {}
+    seconds = rollout.get("startupTimeoutSeconds")
+    limit = f"spec.rollout.startupTimeoutSeconds ({seconds} s)" if seconds else "the time for it"
+    return f"{limit} and ten minutes for its image and its model"
+
+
 def _deadline(observation: Observation) -> Iterator[Problem]:
     if _scales_and_serves(observation) and _only_lacks_places(observation):
         return  # as in `_no_room`
     for condition in ((observation.workers or {}).get("status") or {}).get("conditions") or ():
         if condition["type"] == "Progressing" and condition.get("reason") == "ProgressDeadlineExceeded":
-            seconds = ((observation.deployment.get("spec") or {}).get("rollout") or {}).get(
-                "startupTimeoutSeconds"
-            )
-            limit = f"spec.rollout.startupTimeoutSeconds ({seconds} s)" if seconds else "the time for it"
-            text = f"no replica got ready within {limit} and ten minutes for its image and its model"
+            text = f"no replica got ready within {_start_limit(observation)}"
             yield Problem(Reason.STARTUP_TIMEOUT, text)
     refused = None if observation.workers is None else replica_failure(observation.workers)
     if refused is not None and not _within_budget(observation, refused):

@@ -1,12 +1,13 @@
 """Computes the status of a ModelDeployment, and whether it must be written. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from warmfleet_contracts.names import COMPONENT_LABEL, MODEL_DEPLOYMENT_LABEL, WORKER_COMPONENT
 from warmfleet_contracts.resources.conditions import RELEASE_CONFLICT
 from warmfleet_contracts.resources.fetch_outcome import fetched_model
+from warmfleet_operator.objects.pods import PodView
 from warmfleet_operator.objects.rollouts import template_revision
 from warmfleet_operator.objects.served_names import name_claims, served_names
 from warmfleet_operator.objects.times import time_of
@@ -23,6 +24,8 @@ _MOST_INT32: Final = 2**31 - 1
 _MOST_INT64: Final = 2**63 - 1
 """The API server refuses a whole status for one number beyond its format."""
 _PERCENTAGES: Final = ("usedPercent", "hitPercent")
+_OF_A_COMMIT: Final = ("revision", "resolvedFrom")
+_OF_A_FETCH: Final = ("digest", "sizeBytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +80,39 @@ def status_of(observation: Observation) -> dict[str, Any]:
 
 
 def _model(observation: Observation) -> dict[str, Any]:
-    """The model that a fetch reported, and its commit; what is known stays while neither is reported."""
-    known = dict((observation.deployment.get("status") or {}).get("model") or {})
-    if observation.commit or observation.problem is None:
-        known.pop("revision", None)
-        known.pop("resolvedFrom", None)
-    if observation.commit:
-        known["revision"] = observation.commit
-        if observation.resolved_from:
-            known["resolvedFrom"] = observation.resolved_from
-    for pod in observation.pods:
+    """The commit of the newest revision's model, and what its fetch reported.
+
+    What is known stays while neither is reported, but not beside another commit, nor of a model that no pod
+    fetches any more.
+    """
+    known = (observation.deployment.get("status") or {}).get("model") or {}
+    if not observation.commit and observation.problem is not None:
+        return _chosen(known, _OF_A_COMMIT) | _fetched(observation, _chosen(known, _OF_A_FETCH))
+    commit = {"revision": observation.commit, "resolvedFrom": observation.resolved_from}
+    same = observation.is_fetched and known.get("revision", "") == observation.commit
+    before = _chosen(known, _OF_A_FETCH) if same else {}
+    return {name: text for name, text in commit.items() if text} | _fetched(observation, before)
+
+
+def _fetched(observation: Observation, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Digest and size by the newest revision's pods or its Job; those from `before` while none reports."""
+    for pod in _fetching_pods(observation):
         model = fetched_model(pod.fetch.message) if pod.fetch.exit_code == 0 else None
         if model is not None:
-            return known | {"digest": model[0], "sizeBytes": model[1]}
-    return known
+            return dict(zip(_OF_A_FETCH, model, strict=True))
+    return dict(before)
+
+
+def _fetching_pods(observation: Observation) -> Iterator[PodView]:
+    """Those of the newest revision and of the Job; pods of an earlier revision may have another model."""
+    workers, job = observation.workers, observation.job
+    revision = None if workers is None else template_revision(workers)
+    name = None if job is None else job["metadata"]["name"]
+    return (pod for pod in observation.pods if (pod.job == name if pod.job else pod.revision == revision))
+
+
+def _chosen(known: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: known[name] for name in names if name in known}
 
 
 def _equal_bits(observation: Observation) -> str:

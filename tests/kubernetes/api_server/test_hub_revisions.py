@@ -135,7 +135,7 @@ def test_a_private_repository_needs_the_right_to_one_secret_and_gets_it_as_docum
         assert len(GRANTS) == 2
         for grant in GRANTS:
             command = shlex.split(
-                grant.replace("RELEASE", fleet.namespace).replace("models", fleet.namespace)
+                grant.replace("RELEASE_NAMESPACE", fleet.namespace).replace("models", fleet.namespace)
             )
             fleet.plane.kubectl(*command[1:])
         eventually(lambda: commit(fleet, "granted") == REVISION)

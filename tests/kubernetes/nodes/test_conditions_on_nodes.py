@@ -58,7 +58,7 @@ SUBJECTS = {
     "Unschedulable": "unplaced",
 }
 """Who is in the trouble that a section speaks of; for all others the healthy one will do."""
-PLACEHOLDERS = re.compile(r"\b(NAMESPACE|RELEASE|NAME|POD)\b(?!:)")
+PLACEHOLDERS = re.compile(r"\b(NAMESPACE|RELEASE_NAMESPACE|NAME|POD)\b(?!:)")
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +212,7 @@ def test_every_command_of_the_troubleshooting_page_works(fleet: Installed, headi
     name = SUBJECTS.get(heading, "healthy")
     names = {
         "NAMESPACE": fleet.namespace,
-        "RELEASE": fleet.release_namespace,
+        "RELEASE_NAMESPACE": fleet.release_namespace,
         "NAME": name,
         "POD": fleet.pods(name)[0]["metadata"]["name"],
     }

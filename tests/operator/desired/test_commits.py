@@ -10,6 +10,7 @@ from warmfleet_operator.desired.commits import HubRevision, Unresolved, known_co
 from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, kind_of
 from warmfleet_operator.objects.rollouts import template_revision
 from warmfleet_operator.reconcile.wanted import Wanted, wanted_by
+from warmfleet_operator.replicas.number import ReplicaBounds
 from warmfleet_testing.resources.desired_specs import SETTINGS, manifest
 
 COMMIT, OTHER = "a" * 40, "b" * 40
@@ -102,6 +103,24 @@ def test_another_commit_is_another_template_and_another_job() -> None:
     assert template_revision(workers_of(one)) != template_revision(workers_of(two))
     assert len(set(jobs)) == 2
     assert one.spec_hash == two.spec_hash
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"podTemplate": {"spec": {"containers": None}}}, Reason.INVALID_SPEC),
+        ({"engine": {"type": "VLLM"}}, Reason.UNSUPPORTED_SPEC),
+    ],
+)
+def test_a_spec_without_objects_goes_on_with_its_bounds_and_its_policy(wrong, reason) -> None:
+    body = manifest(spec() | {"autoscaling": {"maxReplicas": 3}} | wrong, namespace="models")
+
+    found = wanted_by(body, SETTINGS, moving_revision(body), COMMIT)
+
+    assert (found.objects, found.bounds) == ((), ReplicaBounds(1, "Active", 1, 3))
+    assert found.policy is not None
+    assert found.problem is not None
+    assert found.problem.reason is reason
 
 
 def test_without_a_commit_nothing_is_made_and_the_policy_goes_on() -> None:

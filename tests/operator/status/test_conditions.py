@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -10,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_contracts.resources.conditions import CONDITIONS, ConditionStatus, ConditionType, Reason
-from warmfleet_operator.objects.pods import ContainerView
+from warmfleet_operator.objects.pods import LATE_END_SECONDS, ContainerView, PodView
 from warmfleet_operator.reconcile.reconcile import unknown_to_routers
 from warmfleet_operator.status.conditions import conditions_of, status_conditions
 from warmfleet_operator.status.observation import Observation
+from warmfleet_operator.status.problem import Problem
 from warmfleet_operator.status.stalls import (
     CONFIGURATION_SECONDS,
     CRASHES,
@@ -26,8 +28,11 @@ from warmfleet_operator.status.status import status_of
 from warmfleet_testing.resources.condition_observations import (
     KSTATUS,
     OBSERVATIONS,
+    asleep,
     kstatus,
     reported,
+    scaled,
+    stopped,
     troubled,
     unready,
     unschedulable,
@@ -35,8 +40,10 @@ from warmfleet_testing.resources.condition_observations import (
 from warmfleet_testing.resources.observations import (
     NO_ROOM_SECONDS,
     NOW,
+    advice,
     deployment,
     fleet,
+    pod,
     serving,
     workers,
 )
@@ -172,11 +179,115 @@ def test_a_container_that_cannot_be_made_is_in_progress_until_the_kubelet_has_tr
     assert seconds_to_next_change(later) is None
 
 
-def test_an_engine_that_ran_for_long_is_in_no_crash_loop() -> None:
-    ended = ContainerView(waiting="CrashLoopBackOff", restarts=5, exit_code=137)
+def ended_after(seconds: float, **fields: Any) -> PodView:
+    """Its engine has ended for the fifth time, just now, and was ready until then."""
+    run = {"last_run_seconds": seconds, "last_run_began_seconds": NOW - seconds}
+    engine = ContainerView(waiting="CrashLoopBackOff", restarts=5, exit_code=137, **run)
+    return unready(**{"engine": engine, "unready_since_seconds": NOW, **fields})
 
-    assert stall(troubled(unready(engine=ended))) is not None
-    assert stall(troubled(unready(engine=replace(ended, last_run_seconds=LONG_RUN_SECONDS)))) is None
+
+def test_an_engine_that_was_ready_and_ran_for_long_is_in_no_crash_loop() -> None:
+    assert stall(troubled(ended_after(LONG_RUN_SECONDS))) is None
+    assert stall(troubled(ended_after(LONG_RUN_SECONDS - 1))) is not None
+
+
+def test_an_engine_that_ends_while_it_loads_is_in_a_crash_loop_however_long_it_loaded() -> None:
+    """As with a startup probe that ends it after half an hour, or a model that is too large at its end."""
+    loaded_seconds = 1800.0
+    never_ready = ended_after(loaded_seconds, unready_since_seconds=NOW - 3 * loaded_seconds)
+    ready_before_that_run = ended_after(loaded_seconds, unready_since_seconds=NOW - loaded_seconds)
+
+    for pod_view in (never_ready, ready_before_that_run):
+        problem = stall(troubled(pod_view))
+        assert problem is not None
+        assert problem.reason is Reason.CRASH_LOOPING
+
+
+START_SECONDS = 660
+
+
+def started(seconds: float, **fields: Any) -> Observation:
+    """One of two replicas has its node since then; the rollout was complete before."""
+    made = workers(ready=1)
+    made["spec"]["progressDeadlineSeconds"] = START_SECONDS
+    late = unready(
+        fetch=ContainerView(exit_code=0),
+        scheduled_seconds=NOW - seconds,
+        unready_since_seconds=NOW - seconds,
+        **fields,
+    )
+    resource = deployment(rollout={"startupTimeoutSeconds": 60})
+    return serving(deployment=resource, workers=made, pods=(pod("m-1"), late), fleet=fleet("m-1"))
+
+
+def test_a_replica_that_is_added_later_has_the_time_of_a_rollout_to_get_ready() -> None:
+    early, late = started(START_SECONDS - 10), started(START_SECONDS + 2)
+
+    assert stall(early) is None
+    assert 10 <= (seconds_to_next_change(early) or 0) <= 11
+    problem = stall(late)
+    assert problem is not None
+    assert problem.reason is Reason.STARTUP_TIMEOUT
+    assert problem.message == (
+        "m-2: not ready within spec.rollout.startupTimeoutSeconds (60 s) and ten minutes for its image and "
+        "its model"
+    )
+    assert seconds_to_next_change(late) is None
+
+
+def test_the_time_to_get_ready_again_begins_when_a_replica_stops_being_ready() -> None:
+    made = started(86_400)
+    (serves, lost) = made.pods
+    just_lost = replace(lost, unready_since_seconds=NOW - 10)
+
+    assert stall(replace(made, pods=(serves, just_lost))) is None
+    assert stall(made) is not None
+
+
+def test_a_replica_without_a_node_and_one_that_was_deleted_are_not_late() -> None:
+    for fields in ({"terminating": True}, {"job": "m-fetch"}, {"ready": True}, {"scheduled_seconds": 0.0}):
+        made = started(START_SECONDS)
+        (serves, late) = made.pods
+
+        assert stall(replace(made, pods=(serves, replace(late, **fields)))) is None
+
+
+LOST = pod(terminating=True, gone_by_seconds=NOW - LATE_END_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (stopped(deployment=deployment(suspend=True)), Reason.SUSPENDED),
+        (asleep(), Reason.ASLEEP),
+        (stopped(deployment=deployment(replicas=0)), Reason.NO_REPLICAS),
+    ],
+    ids=["suspended", "asleep", "no replicas"],
+)
+def test_a_pod_on_a_lost_node_keeps_no_fleet_from_having_stopped(made, reason) -> None:
+    due = replace(made, pods=(replace(LOST, gone_by_seconds=NOW - LATE_END_SECONDS + 10),))
+    overdue = replace(made, pods=(LOST,))
+
+    assert one(due, ConditionType.READY).reason is Reason.PROGRESSING
+    assert one(due, ConditionType.RECONCILING).message == "1 pods are stopping"
+    assert 10 <= (seconds_to_next_change(due) or 0) <= 11
+    ready = one(overdue, ConditionType.READY)
+    assert (ready.status, ready.reason) == (ConditionStatus.TRUE, reason)
+    assert ready.message.endswith("; no node has reported the end of m-1")
+    assert kstatus(reported(overdue)) == "Current"
+
+
+def test_a_number_that_cannot_be_written_follows_no_demand() -> None:
+    invalid = Problem(Reason.INVALID_SPEC, "spec.podTemplate: no")
+
+    found = one(
+        scaled("Active", advice=advice(3), problem=invalid, carried_out=False), ConditionType.SCALING_ACTIVE
+    )
+
+    assert (found.status, found.reason) == (ConditionStatus.FALSE, Reason.ADVISORY)
+    assert found.message.startswith(
+        "3 replicas are wanted, and 2 are set; nothing is scaled until its objects"
+    )
 
 
 def test_an_engine_that_runs_out_of_memory_is_reported_with_what_to_raise() -> None:

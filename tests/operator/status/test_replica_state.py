@@ -2,7 +2,7 @@
 
 import pytest
 
-from warmfleet_operator.objects.pods import ContainerView
+from warmfleet_operator.objects.pods import LATE_END_SECONDS, ContainerView
 from warmfleet_operator.scaling.decision import ReplicaState
 from warmfleet_operator.status.replica_state import deployment_scale, lacks_only_places, replica_state
 from warmfleet_testing.resources.condition_observations import failed
@@ -37,6 +37,13 @@ def test_a_starting_pod_is_pending_and_an_ending_one_stops():
 
     assert (found.ready, found.pending, found.stopping) == (1, 1, 1)
     assert ready == ("uid-m-1",)
+
+
+@pytest.mark.parametrize(("late_seconds", "stopping"), [(LATE_END_SECONDS - 1, 1), (LATE_END_SECONDS, 0)])
+def test_a_pod_on_a_lost_node_stops_only_until_its_end_is_overdue(late_seconds, stopping):
+    lost = pod("m-3", ready=False, terminating=True, gone_by_seconds=NOW - late_seconds)
+
+    assert state(pod("m-1"), pod("m-2"), lost)[0] == ReplicaState(spec_replicas=2, ready=2, stopping=stopping)
 
 
 def test_a_fetch_job_is_no_replica():

@@ -1,6 +1,8 @@
 """The status, when it is written, and which changes become events."""
 
+import json
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from warmfleet_contracts.resources.conditions import Reason
 from warmfleet_contracts.resources.ownership import Claim
-from warmfleet_operator.objects.pods import ContainerView
+from warmfleet_operator.objects.pods import ContainerView, PodView
 from warmfleet_operator.objects.times import time_of
 from warmfleet_operator.routers.fleet import FleetAnswer, FleetView, Tokens, merged_view
 from warmfleet_operator.routers.hit_rates import HitRates
@@ -18,7 +20,7 @@ from warmfleet_operator.status.events import changes_to_announce, event_of
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.problem import Problem
 from warmfleet_operator.status.status import GAUGE_SECONDS, Gauges, status_of, to_write
-from warmfleet_testing.resources.observations import NOW, deployment, figures, pod, serving, workers
+from warmfleet_testing.resources.observations import NOW, deployment, figures, job, pod, serving, workers
 
 LONG_AGO = Gauges(0.0)
 LATER = GAUGE_SECONDS + 1
@@ -95,6 +97,58 @@ def test_the_model_is_what_the_fetch_left_behind_and_stays_known() -> None:
 
     assert fetched["model"] == {"digest": "ab", "sizeBytes": 93}
     assert status_of(later)["model"] == fetched["model"]
+
+
+def fetching(name: str, digest: str, **fields: Any) -> PodView:
+    """A pod whose fetch reports a model."""
+    message = json.dumps({"digest": digest, "sizeBytes": 93})
+    return pod(name, fetch=ContainerView(exit_code=0, message=message), **fields)
+
+
+def model_of(before: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """What a status shows of the model after another one."""
+    made = serving(**{"deployment": {**deployment(), "status": {"model": before}}, **fields})
+    return dict(status_of(made).get("model", {}))
+
+
+OLD, NEW = fetching("m-1", "old", revision="old"), fetching("m-2", "new")
+
+
+def test_the_model_is_that_of_the_newest_revision_although_older_pods_are_listed_first() -> None:
+    assert model_of({}, pods=(OLD, NEW)) == {"digest": "new", "sizeBytes": 93}
+    assert model_of({}, pods=(OLD,)) == {}
+
+
+def test_a_digest_is_never_shown_beside_the_commit_of_another_model() -> None:
+    known = {"digest": "old", "sizeBytes": 93, "revision": "a" * 40}
+
+    assert model_of(known, commit="a" * 40) == known
+    assert model_of(known, commit="b" * 40, pods=(OLD,)) == {"revision": "b" * 40}
+    assert model_of(known, pods=(OLD,)) == {}, "another kind of source"
+    moved = {"digest": "new", "sizeBytes": 93, "revision": "b" * 40, "resolvedFrom": "a/b@main"}
+    assert model_of(known, commit="b" * 40, resolved_from="a/b@main", pods=(OLD, NEW)) == moved
+
+
+def test_a_model_that_nothing_fetches_has_no_digest_of_the_one_before() -> None:
+    known = {"digest": "old", "sizeBytes": 93}
+
+    assert model_of(known, is_fetched=False, pods=(OLD,)) == {}
+
+
+def test_what_is_known_of_the_model_stays_while_a_spec_has_no_objects() -> None:
+    known = {"digest": "old", "sizeBytes": 93, "revision": "a" * 40, "resolvedFrom": "a/b@main"}
+    invalid = Problem(Reason.INVALID_SPEC, "spec.podTemplate: no")
+
+    assert model_of(known, problem=invalid) == known
+    assert model_of(known, problem=invalid, is_fetched=False) == known
+
+
+def test_of_the_jobs_that_fetch_only_the_wanted_one_reports_the_model() -> None:
+    before, after = fetching("old-1", "old", job="m-fetch-old"), fetching("new-1", "new", job="m-fetch")
+
+    assert model_of({}, job=job("Complete"), job_wanted=True, pods=(before, after))["digest"] == "new"
+    assert model_of({}, job=job("Complete"), job_wanted=True, pods=(before,)) == {}
+    assert model_of({}, pods=(before, after)) == {}
 
 
 def test_a_message_of_another_version_is_no_model() -> None:
