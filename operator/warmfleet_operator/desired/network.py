@@ -4,11 +4,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from warmfleet_contracts.names import (
-    COMPONENT_LABEL,
     HTTP_PORT_NAME,
-    INSTANCE_LABEL,
     MODEL_FETCH_COMPONENT,
-    OPERATOR_COMPONENT,
     WORKER_PORT,
 )
 from warmfleet_operator.desired.checked_deployment import CheckedDeployment
@@ -59,7 +56,7 @@ def network_policies(deployment: CheckedDeployment, settings: OperatorSettings) 
         spec={
             "podSelector": {"matchLabels": selector(deployment.name)},
             "policyTypes": ["Ingress", "Egress"],
-            "ingress": [_from_release(settings), *_from_scrapers(settings)],
+            "ingress": [_from_routers(settings), *_from_scrapers(settings)],
             "egress": [_dns(settings)],
         },
     )
@@ -84,13 +81,15 @@ def network_policies(deployment: CheckedDeployment, settings: OperatorSettings) 
     return [workers, fetch]
 
 
-def _from_release(settings: OperatorSettings) -> Manifest:
-    namespace = {"matchLabels": {"kubernetes.io/metadata.name": settings.release_namespace}}
-    operator = {COMPONENT_LABEL: OPERATOR_COMPONENT, INSTANCE_LABEL: settings.release_name}
+def _from_routers(settings: OperatorSettings) -> Manifest:
     return {
         "from": [
-            {"namespaceSelector": namespace, "podSelector": {"matchLabels": dict(pods)}}
-            for pods in (settings.router_pod_labels, operator)
+            {
+                "namespaceSelector": {
+                    "matchLabels": {"kubernetes.io/metadata.name": settings.release_namespace}
+                },
+                "podSelector": {"matchLabels": dict(settings.router_pod_labels)},
+            }
         ],
         "ports": [{"port": HTTP_PORT_NAME, "protocol": "TCP"}],
     }
