@@ -106,6 +106,7 @@ def create(
         "max_in_flight_requests": max_in_flight_requests,
         "max_in_flight_tokens": max_in_flight_tokens,
     }
+    had_file = keys_file.exists()
     with edited_keys(keys_file) as edit:
         key = new_key([entry.id for entry in edit.keys.keys])
         entry = KeyEntry(
@@ -128,6 +129,11 @@ def create(
         edit.keys = edit.keys.with_key(entry, wanted)
         keys = edit.keys
     _print_key(key.text, entry, keys, keys_file, output, secret_name=secret_name, namespace=namespace)
+    if output is KeysOutput.SECRET and not had_file:
+        make_console(stderr=True).print(
+            f"{keys_file} did not exist, so the Secret holds this key alone: "
+            "applied to a cluster that has keys, it revokes them"
+        )
 
 
 @keys_app.command("list", epilog=_epilog("list --keys-file keys.json"))

@@ -175,6 +175,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Rout
         linger_seconds=given.linger_seconds,
         drain_seconds=given.drain_seconds,
         max_connections=given.max_connections,
+        ring_size=given.ring_size,
         ghost_blocks=given.ghost_blocks,
         max_index_blocks=given.max_index_blocks,
         admission=_admission(given),
@@ -347,6 +348,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--linger-seconds", type=float, default=0.0, help="time after SIGTERM to take what still comes")
     add("--drain-seconds", type=float, default=300.0, help="time for live answers after that")
     add("--max-connections", type=_count, default=MAX_CONNECTIONS, help="open client connections")
+    decisions = f"newest decisions that are kept; `/internal/decisions` lists at most {MAX_DECISIONS} of them"
+    add("--ring-size", type=_count, default=MAX_DECISIONS, help=decisions)
     add(
         "--ghost-blocks",
         type=_count,

@@ -156,6 +156,15 @@ def test_the_secret_holds_the_hashed_file_and_the_key_goes_to_stderr(file):
     assert yaml.safe_load(keys(file, "list", "--output", "secret").stdout)["kind"] == "Secret"
 
 
+def test_a_secret_from_a_file_that_was_not_there_warns_that_it_revokes_all_other_keys(file):
+    first = keys(file, "create", "--tenant", "a", "--output", "secret")
+    second = keys(file, "create", "--tenant", "a", "--output", "secret")
+
+    assert "did not exist, so the Secret holds this key alone" in first.stderr
+    assert "did not exist" not in second.stderr
+    assert len(yaml.safe_load(first.stdout)["stringData"]) == 1, "what goes to kubectl is the Secret alone"
+
+
 @pytest.mark.parametrize(
     ("flags", "exit_code", "words"),
     [
@@ -218,7 +227,7 @@ def test_the_commands_of_the_page_work_in_their_order(tmp_path, monkeypatch):
         result = CliRunner().invoke(app, [known if part == "ID" else part for part in arguments])
         assert result.exit_code == 0, (arguments, result.output)
 
-    assert len(ours) == 7
+    assert len(ours) == 8
     assert len(parse_key_file(Path("keys.json").read_bytes()).keys) == 3
 
 

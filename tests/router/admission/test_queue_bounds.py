@@ -73,7 +73,7 @@ def test_what_is_held_for_sleeping_models_is_bounded_by_flags(capsys: pytest.Cap
     flags = ["--max-waking", "1", "--max-waking-mib", "2", "--max-waking-tokens", "3"]
     assert parse_settings(flags, {}).admission.max_waking == Amount(1, 2 * MIB, 3)
     assert parse_settings([], {}).admission.max_waking == DEFAULT_WAKING
-    for flag in (*flags[::2], "--max-connections"):
+    for flag in (*flags[::2], "--max-connections", "--ring-size"):
         for wrong in ("0", "-1", "many"):
             with pytest.raises(SystemExit):
                 parse_settings([flag, wrong], {})

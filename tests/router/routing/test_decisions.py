@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from warmfleet_router.routing.decision_recorder import DecisionRecorder
-from warmfleet_router.routing.decision_ring import DecisionRing
+from warmfleet_router.routing.decision_ring import MAX_DECISIONS, DecisionRing
 from warmfleet_router.routing.decisions import Choice, RequestRecord, WorkerAnswer, difference_of
 from warmfleet_router.routing.picker import PickedWorker
+from warmfleet_router.settings import parse_settings
 from warmfleet_testing.router.object_state import unchanged
 from warmfleet_testing.router.picker_fleet import PickerFleet, prompts
 
@@ -138,6 +139,11 @@ def test_the_ring_keeps_only_the_newest() -> None:
     assert ring.find("1") is None
     assert ring.find("request-1") is None
     assert len(ring) == 3
+
+
+def test_a_flag_sets_how_many_are_kept() -> None:
+    assert parse_settings(["--ring-size", "7"], {}).ring_size == 7
+    assert parse_settings([], {}).ring_size == MAX_DECISIONS
 
 
 def test_a_decision_that_ended_is_found_as_it_was(fleet: PickerFleet) -> None:
