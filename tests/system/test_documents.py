@@ -1,12 +1,14 @@
 """What the documents name is there: links, files, commands and their flags, targets, fields, values."""
 
+import contextlib
 import functools
+import io
 import itertools
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import typer.main
@@ -26,6 +28,8 @@ from warmfleet_contracts.names import (
     WORKER_PORT,
 )
 from warmfleet_contracts.resources.manifests import parse_manifest
+from warmfleet_operator import settings as operator_settings
+from warmfleet_router import settings as router_settings
 from warmfleet_testing.documents.documents import (
     DOCUMENTS,
     REPOSITORY,
@@ -37,6 +41,8 @@ from warmfleet_testing.documents.documents import (
     tables,
 )
 from warmfleet_testing.resources.crd_schema import root_schema
+from warmfleet_worker import settings as worker_settings
+from warmfleet_worker.model_store.fetch import settings as fetch_settings
 
 every_document = pytest.mark.parametrize(
     "page", DOCUMENTS, ids=lambda page: str(page.relative_to(REPOSITORY))
@@ -117,6 +123,104 @@ def check_command(words: list[str]) -> None:
             assert word.partition("=")[0] in flags | {"--help"}, words
 
 
+PARSERS: Final[tuple[Callable[[list[str]], object], ...]] = (
+    router_settings.parse_settings,
+    operator_settings.parse_settings,
+    worker_settings.parse_settings,
+    fetch_settings.parse_settings,
+)
+FLAG: Final = re.compile(r"--[a-z][a-z0-9-]*(?<!-)")
+SCRIPTS: Final = "benchmarks"
+OTHER_PROGRAMS: Final = re.compile(r"vllm|extraArgs|helm|kubectl|buildah", re.IGNORECASE)
+"""`extraArgs` are vLLM's."""
+
+
+def flags_of(parse: Callable[[list[str]], object]) -> frozenset[str]:
+    """The flags that a program of ours lists."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        parse(["--help"])
+    return frozenset(re.findall(rf"^  (?:-\w, )?({FLAG.pattern})", shown.getvalue(), re.MULTILINE))
+
+
+def flags_below(command: Any) -> Iterator[str]:
+    """Those of a command of `warmfleet` and of the commands below it."""
+    for parameter in command.params:
+        yield from (*parameter.opts, *parameter.secondary_opts)
+    for below in getattr(command, "commands", {}).values():
+        yield from flags_below(below)
+
+
+@functools.cache
+def our_flags() -> frozenset[str]:
+    commands_flags = flags_below(typer.main.get_command(app))
+    return frozenset(commands_flags).union(*map(flags_of, PARSERS))
+
+
+@functools.cache
+def script_flags() -> frozenset[str]:
+    """Those that a script in `benchmarks/` defines; each of them parses its own."""
+    texts = (path.read_text() for path in (REPOSITORY / SCRIPTS).rglob("*.py"))
+    return frozenset(flag for text in texts for flag in re.findall(rf"\"({FLAG.pattern})\"", text))
+
+
+def blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Each paragraph, list item and table row, with the headings that it stands below, outermost first."""
+    headings: dict[int, str] = {}
+    block: list[str] = []
+    for line in [*re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE).splitlines(), ""]:
+        heading = re.match(r"(#+) ", line)
+        if heading or not line.strip() or re.match(r" *(?:[-*]|\d+\.) |\|", line):
+            if block:
+                yield " / ".join(headings.values()), " ".join(block)
+            block = []
+        if heading:
+            level = len(heading[1])
+            headings = {above: title for above, title in headings.items() if above < level} | {level: line}
+        elif line.strip():
+            block.append(line)
+
+
+def unknown_flags(text: str) -> Iterator[str]:
+    """Flags in inline code of a page that no parser of ours has.
+
+    A flag of another program stands in a command of it, or where its paragraph, list item or table row, or a
+    heading above, names the program.
+    """
+    known = our_flags() | (script_flags() if f"{SCRIPTS}/" in text else frozenset())
+    for headings, block in blocks(text):
+        if OTHER_PROGRAMS.search(f"{headings} {block}"):
+            continue
+        for span in spans(block):
+            if span.startswith("--"):
+                yield from (flag for flag in FLAG.findall(span) if flag not in known)
+
+
+@every_document
+def test_a_flag_exists(page: Path) -> None:
+    assert not list(unknown_flags(page.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("as many as `--ring-size` has", []),
+        ("as many as `--ring-sizes` has", ["--ring-sizes"]),
+        ("| what | `--ring-sizes 7`, `--port` |", ["--ring-sizes"]),
+        ("- first\n- second, over\n  two lines: `--ring-sizes=7`", ["--ring-sizes"]),
+        ("vLLM's `--enforce-eager`", []),
+        ("## Flags of vLLM\n### Some\n`--enforce-eager`", []),
+        ("## Flags of vLLM\n## Ours\n`--enforce-eager`", ["--enforce-eager"]),
+        ("vLLM's\n\n`--enforce-eager`", ["--enforce-eager"]),
+        ("`skopeo copy --preserve-digests`", []),
+        ("`benchmarks/soak.py` with `--idle-seconds`", []),
+        ("`--idle-seconds`", ["--idle-seconds"]),
+    ],
+)
+def test_a_flag_that_is_not_there_is_missed(text: str, unknown: list[str]) -> None:
+    assert list(unknown_flags(text)) == unknown
+
+
 @every_document
 def test_a_make_target_exists(page: Path) -> None:
     for command in commands(page.read_text()):
@@ -177,17 +281,23 @@ OTHERS = (frozenset({"servingEngineSpec", "routerSpec"}), frozenset({"version", 
 """Values of another project's chart, in the page about moving from it; a key file."""
 
 
+VALUES_MARK: Final = "# values of the chart"
+
+
 @every_document
 def test_a_part_of_a_manifest_or_of_values_names_what_exists(page: Path) -> None:
-    spec = root_schema()["properties"]["spec"]
+    """A part of a manifest begins with `spec:`, and one of the chart's values is marked as such."""
     for fence in fences(page.read_text()):
         for part in fence.manifests():
             if "kind" in part or set(part) in OTHERS:
                 continue
-            unknown = list(not_in_schema(part, spec, "spec"))
-            if unknown:
+            if fence.text.lstrip().startswith(VALUES_MARK):
                 unknown = list(not_in_values(part, chart_values(), "values"))
-            assert not unknown, fence.text
+            else:
+                unknown = list(
+                    not_in_schema(part, {"properties": {"spec": root_schema()["properties"]["spec"]}}, "")
+                )
+            assert not unknown, (unknown, fence.text)
 
 
 def not_in_schema(part: Any, schema: Mapping[str, Any], path: str) -> Iterator[str]:
