@@ -23,7 +23,7 @@ from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model.shapes import expected_shapes
 from warmfleet_worker.model_store.catalog import catalog_model_path
 
-OPERATOR: Final = "operator"
+OPERATOR: Final = "administrator"
 """The tenant whose key has admin scope and no inference."""
 _ASSETS: Final = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 _SMALL: Final[Mapping[str, Any]] = {

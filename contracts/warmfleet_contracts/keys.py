@@ -33,6 +33,13 @@ MAX_KEYS: Final = 2048
 MAX_KEY_LENGTH: Final = 128
 """A longer bearer token is not one of ours."""
 
+ANONYMOUS_NAME: Final = "anonymous"
+"""What logs and metrics of a router without keys call its clients."""
+OPERATOR_NAME: Final = "operator"
+"""What they call the operator, which has a token and no key."""
+RESERVED_NAMES: Final = frozenset({ANONYMOUS_NAME, OPERATOR_NAME})
+"""No tenant has them: its requests would be taken for those of the others."""
+
 Scope = Literal["inference", "metrics", "admin"]
 
 _SECRET: Final = re.compile(r"wf-([a-z0-9]{10})-[0-9a-f]{64}")
@@ -241,6 +248,9 @@ def _consistent(file: KeyFile) -> KeyFile:
     for index, tenant in enumerate(file.tenants):
         if tenant.name in tenants:
             raise KeyFileError(f"tenants[{index}].name: tenant {tenant.name!r} stands twice")
+        if tenant.name in RESERVED_NAMES:
+            problem = f"{tenant.name!r} is a name that routers use themselves; rename the tenant"
+            raise KeyFileError(f"tenants[{index}].name: {problem}")
         tenants.add(tenant.name)
     ids: set[str] = set()
     for index, entry in enumerate(file.keys):

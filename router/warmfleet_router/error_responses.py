@@ -43,9 +43,9 @@ def fatal_request_error(engines: int, refused_seconds: float) -> RequestError:
 
 
 def too_large_error(limit_bytes: int) -> RequestError:
-    """A plain answer does not fit into what is kept of it."""
+    """A plain answer does not fit into what is kept of it; a status that client libraries do not retry."""
     text = f"the answer exceeds the limit of {limit_bytes} bytes; ask for a stream"
-    return _failure(text, 502, "answer_too_large")
+    return _failure(text, 422, "answer_too_large")
 
 
 def overloaded_error(text: str, retry_after_seconds: int) -> RequestError:

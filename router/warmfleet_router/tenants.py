@@ -6,6 +6,7 @@ from typing import Final
 
 from starlette.requests import Request
 
+from warmfleet_contracts.keys import ANONYMOUS_NAME, OPERATOR_NAME
 from warmfleet_contracts.openai import RequestError
 
 TENANT_STATE: Final = "tenant"
@@ -33,11 +34,8 @@ class Tenant:
     max_in_flight_tokens: int | None = None
     best_priority: int = 0
     """The lowest, which is the most urgent, priority number that its requests may ask for."""
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether it is every client: there are no keys, and so no other tenants."""
-        return self.name == ANONYMOUS.name
+    is_alone: bool = False
+    """Whether it is every client: there are no keys, and so no other tenants to leave a share to."""
 
     def may_call(self, model: str) -> bool:
         """Whether this key lists `model`."""
@@ -48,13 +46,13 @@ class Tenant:
         return max(asked, self.best_priority)
 
 
-ANONYMOUS: Final = Tenant(name="anonymous")
+ANONYMOUS: Final = Tenant(name=ANONYMOUS_NAME, is_alone=True)
 """Every client, as long as there are no keys."""
 
 ANONYMOUS_BESIDE_OPERATOR: Final = replace(ANONYMOUS, scopes=SCOPES - {"admin"})
 """The same where an operator is known: administrators' paths are not open to all any more."""
 
-OPERATOR: Final = Tenant(name="operator", key_id="operator", scopes=frozenset({"metrics", "admin"}))
+OPERATOR: Final = Tenant(name=OPERATOR_NAME, key_id="operator", scopes=frozenset({"metrics", "admin"}))
 """The operator, recognized by its token."""
 
 

@@ -126,6 +126,15 @@ def test_a_second_key_takes_over_what_its_tenant_has(file):
     assert "weight is 3.0, not 4.0" in refused.output
 
 
+@pytest.mark.parametrize("name", ["anonymous", "operator"])
+def test_a_name_that_routers_use_themselves_is_no_tenants(file, name):
+    refused = keys(file, "create", "--tenant", name)
+
+    assert refused.exit_code == 1
+    assert f"{name!r} is a name that routers use themselves" in refused.output
+    assert not file.exists()
+
+
 def test_a_key_is_revoked_by_its_id_and_only_by_that(file):
     first, second = made(file, "--tenant", "a"), made(file, "--tenant", "a")
 

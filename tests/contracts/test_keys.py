@@ -147,6 +147,8 @@ def test_the_file_that_the_refusals_below_are_made_of_is_valid():
         (changed(tenant="a/b"), "keys[0].tenant"),
         ({**GOOD_FILE, "keys": [GOOD_KEY, GOOD_KEY]}, "keys[1].id"),
         ({**GOOD_FILE, "tenants": [{"name": "a"}, {"name": "a", "weight": 2}]}, "tenants[1].name"),
+        ({**GOOD_FILE, "tenants": [{"name": "a"}, {"name": "anonymous"}]}, "tenants[1].name: 'anonymous' is"),
+        ({**GOOD_FILE, "tenants": [{"name": "operator"}, {"name": "a"}]}, "tenants[0].name: 'operator' is"),
         ({**GOOD_FILE, "tenants": [{"name": "a", "weight": 0}]}, "tenants[0].weight"),
         ({**GOOD_FILE, "tenants": [{"name": "a", "sharingGroup": ""}]}, "tenants[0].sharingGroup"),
         (

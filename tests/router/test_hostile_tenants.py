@@ -143,3 +143,24 @@ async def test_an_answer_counts_until_its_client_has_taken_it(stub: StubWorker, 
         writer.close()
 
     assert size_bytes > 6_800_000
+
+
+async def test_long_answers_of_one_tenant_lock_no_tenant_with_a_token_limit_out(tmp_path: Path) -> None:
+    keys = PlantedKeys()
+    limited, other = keys.add("limited", max_in_flight_tokens=100).text, keys.add("other").text
+    body = {"model": "stub", "messages": [{"role": "user", "content": "hello"}]}
+    with running_stub(StubWorker(uid="w0", events=2000)) as stub:
+        async with guarded(stub, tmp_path, keys) as router:
+            for _ in range(3):
+                await router.ask("hello", headers=bearer(other), max_tokens=2000)
+            stub.events = 4
+
+            async def chat(**fields: Any) -> int:
+                url = router.url + "/v1/chat/completions"
+                async with router.http.post(url, json=body | fields, headers=bearer(limited)) as response:
+                    return response.status
+
+            unstated, fitting = await chat(), await chat(max_tokens=20)
+            beyond = await chat(max_tokens=101)
+
+    assert (unstated, fitting, beyond) == (200, 200, 429)

@@ -1,6 +1,7 @@
 """Plain answers, of which a router sees nothing before their end: what it learns of them from reports."""
 
 import asyncio
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,10 +12,12 @@ import pytest
 
 from warmfleet_router.admission.fair_queue import FairQueue
 from warmfleet_router.admission.model_queue import OUTPUT_WEIGHT
+from warmfleet_router.proxy import plain_answer
+from warmfleet_router.proxy.retry_budget import RetryBudgetSettings
 from warmfleet_router.routing.cost import PRIOR_SEAT_SECONDS
 from warmfleet_testing.router.router_fixture import RunningRouter, running_router
 from warmfleet_testing.router.slow_reader import SlowReaders
-from warmfleet_testing.router.stub_worker import StubWorker, running_stub
+from warmfleet_testing.router.stub_worker import StubWorker, running_stub, running_stubs
 
 PROMPT: Final = list(range(50))
 TOKENS: Final = 4
@@ -145,3 +148,31 @@ async def test_a_client_that_reads_slowly_keeps_no_seat_and_teaches_no_seat_time
 
     assert (status, is_open) == (200, 0)
     assert seat_seconds == at_the_end != PRIOR_SEAT_SECONDS
+
+
+async def test_an_answer_that_is_too_large_is_computed_once_and_refused_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a budget of retries, and answers larger than what is kept of one
+    monkeypatch.setattr(plain_answer, "MAX_PLAIN_BODY_BYTES", 10)
+    budget = RetryBudgetSettings(ratio=0.0, floor_retries=1)
+    with running_stubs(3) as stubs:
+        async with running_router(stubs, tmp_path, retry_budget=budget) as router:
+            # When several are asked for
+            answers = [await router.ask(PROMPT) for _ in range(8)]
+            await router.until_idle()
+            computed = sum(len(stub.requests) for stub in stubs)
+            decision = (await router.get(f"/debug/decisions/{answers[0][1]['x-request-id']}"))[1]
+            states = {router.router.workers.breakers.status(stub.uid, stub.uid).state for stub in stubs}
+
+            # Then each was computed once, counts against no worker, and the budget is left for others
+            stubs[0].faults.refuse_status = stubs[1].faults.refuse_status = 503
+            monkeypatch.setattr(plain_answer, "MAX_PLAIN_BODY_BYTES", 2**20)
+            retried = [await router.ask(PROMPT) for _ in range(3)]
+
+    for status, headers, body in answers:
+        error = json.loads(body)["error"]
+        assert (status, error["code"], headers.get("retry-after")) == (422, "answer_too_large", None)
+    assert (computed, states) == (8, {"closed"})
+    assert (decision["outcome"], decision["output_tokens"]) == ("refused", stubs[0].events)
+    assert 200 in {status for status, _, _ in retried}

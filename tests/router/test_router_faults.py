@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.dispatcher import TICK_SECONDS
 from warmfleet_router.proxy.retry_budget import RetryBudgetSettings
 from warmfleet_router.routing.cost import PRIOR_SEAT_SECONDS
@@ -187,6 +188,18 @@ async def test_errors_of_a_worker_eject_it_and_teach_no_price(
     assert outcomes == ["failed" if is_failed else "completed" for is_failed in failed]
     seat_times = router.router.routing.leases.seat_times
     assert seat_times.seconds("w0") == PRIOR_SEAT_SECONDS != seat_times.seconds("w1")
+
+
+async def test_streams_that_their_clients_read_too_slowly_eject_no_worker(
+    router: RunningRouter, stubs: list[StubWorker]
+) -> None:
+    stubs[0].faults.error_after_events = 1
+    stubs[0].faults.error = RequestError("unread", status=408, code="slow_reader")
+
+    bodies = [(await router.ask("hello", stream=True))[2] for _ in range(30)]
+
+    assert sum(b"slow_reader" in body for body in bodies) == 10
+    assert (await breaker(router, "w0"))["state"] == "closed"
 
 
 async def test_retries_of_a_dying_fleet_stay_within_the_budget(

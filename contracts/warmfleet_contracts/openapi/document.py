@@ -17,11 +17,13 @@ _ERRORS: Final = {
     404: "No such model, or nothing is served on this path.",
     408: "The body did not arrive in time.",
     413: "The body exceeds 32 MiB.",
-    422: "The engines of two replicas ended while they computed this request (`replicas_ended`).",
+    422: (
+        "Repeating it would not help: the engines of two replicas ended while they computed this request "
+        "(`replicas_ended`), or the answer is too large to be sent as a whole (`answer_too_large`)."
+    ),
     429: "Overloaded, or over the key's quota; `Retry-After` is the time to wait.",
     431: "Request line and headers exceed 64 KiB.",
     500: "The server failed.",
-    502: "The answer is too large to be sent as a whole (`answer_too_large`); ask for a stream.",
     503: "No replica can answer now; `Retry-After` is the time to wait.",
 }
 _OF_EVERY_OPERATION: Final = (431, 500)

@@ -87,7 +87,7 @@ OPERATIONS: Final = (
         body="ChatRequest",
         answers=((JSON, "ChatCompletion"), (SSE, "ChatCompletionChunk")),
         errors=_REQUEST_ERRORS,
-        router_errors=(422, 502),
+        router_errors=(422,),
         examples=(
             ("question", {"model": EXAMPLE_MODEL, "messages": _QUESTION, "max_tokens": 16, "temperature": 0}),
             (
@@ -112,7 +112,7 @@ OPERATIONS: Final = (
         body="CompletionRequest",
         answers=((JSON, "Completion"), (SSE, "CompletionChunk")),
         errors=_REQUEST_ERRORS,
-        router_errors=(422, 502),
+        router_errors=(422,),
         examples=(
             ("text", {"model": EXAMPLE_MODEL, "prompt": "Once upon a time", "max_tokens": 16, "seed": 7}),
             ("token ids", {"model": EXAMPLE_MODEL, "prompt": [[9, 10, 11], [12, 13]], "max_tokens": 4}),
@@ -147,7 +147,7 @@ OPERATIONS: Final = (
         body="TokenizeRequest",
         answers=((JSON, "Tokenized"),),
         errors=_REQUEST_ERRORS,
-        router_errors=(502,),
+        router_errors=(422,),
         examples=(
             ("text", {"model": EXAMPLE_MODEL, "prompt": "hello"}),
             ("conversation", {"model": EXAMPLE_MODEL, "messages": _QUESTION}),
@@ -163,7 +163,7 @@ OPERATIONS: Final = (
         body="DetokenizeRequest",
         answers=((JSON, "Detokenized"),),
         errors=_REQUEST_ERRORS,
-        router_errors=(502,),
+        router_errors=(422,),
         examples=(("ids", {"model": EXAMPLE_MODEL, "tokens": [9, 10, 11]}),),
     ),
     Operation(

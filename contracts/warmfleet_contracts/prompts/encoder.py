@@ -107,8 +107,10 @@ class PromptEncoder:
 
         Control ids come from the template only, never from the messages. Raises PromptError if the template
         refuses the conversation or the text is too long, PromptTooLongError as soon as it is known that there
-        are more than `limit_tokens`.
+        are more than `limit_tokens`. More messages than that are not rendered at all.
         """
+        if limit_tokens is not None and len(messages) > limit_tokens:
+            raise PromptTooLongError
         rendered = self._render(messages, self._max_chars)
         self._require_bound(rendered, limit_tokens)
         typed = "\n".join(message.content for message in messages)

@@ -10,68 +10,72 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from warmfleet_router.tenants import ANONYMOUS
+from warmfleet_router.tenants import Tenant
+
+Share = str | None
+"""Whose slots they are: a tenant's, by name, or None for the only tenant there is."""
 
 
 class EncodingSlots:
     """Slots for large requests, by tenant. Belongs to one event loop.
 
-    async with slots.slot("tenant"):
+    async with slots.slot(tenant):
         ...  # decode the body, encode the prompt
     """
 
     def __init__(self, slots: int) -> None:
         self._free = slots
-        self._held: Counter[str] = Counter()
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._held: Counter[Share] = Counter()
+        self._waiting: dict[Share, deque[asyncio.Future[None]]] = {}
         """By tenant, the next one first."""
 
     @asynccontextmanager
-    async def slot(self, tenant: str) -> AsyncGenerator[None, None]:
+    async def slot(self, tenant: Tenant) -> AsyncGenerator[None, None]:
         """Wait for a slot and hold it while the block lasts."""
-        await self._take(tenant)
+        share = None if tenant.is_alone else tenant.name
+        await self._take(share)
         try:
             yield
         finally:
-            self._give_back(tenant)
+            self._give_back(share)
 
-    async def _take(self, tenant: str) -> None:
-        if tenant not in self._waiting and self._may_take(tenant):
-            self._count(tenant)
+    async def _take(self, share: Share) -> None:
+        if share not in self._waiting and self._may_take(share):
+            self._count(share)
             return
         granted = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(tenant, deque()).append(granted)
+        self._waiting.setdefault(share, deque()).append(granted)
         try:
             await granted
         except asyncio.CancelledError:
             if not granted.cancelled():  # it came at the same moment
-                self._give_back(tenant)
+                self._give_back(share)
             raise
 
-    def _give_back(self, tenant: str) -> None:
+    def _give_back(self, share: Share) -> None:
         self._free += 1
-        self._held[tenant] -= 1
-        if not self._held[tenant]:
-            del self._held[tenant]
-        for name in list(self._waiting):
-            while self._may_take(name) and (granted := self._next(name)) is not None:
-                self._count(name)
+        self._held[share] -= 1
+        if not self._held[share]:
+            del self._held[share]
+        for waiting in list(self._waiting):
+            while self._may_take(waiting) and (granted := self._next(waiting)) is not None:
+                self._count(waiting)
                 granted.set_result(None)
 
-    def _next(self, tenant: str) -> asyncio.Future[None] | None:
+    def _next(self, share: Share) -> asyncio.Future[None] | None:
         """Take out the tenant's next request that was not cancelled; its others go behind other tenants'."""
-        queue = self._waiting.pop(tenant, None)
+        queue = self._waiting.pop(share, None)
         while queue:
             granted = queue.popleft()
             if not granted.done():
                 if queue:
-                    self._waiting[tenant] = queue
+                    self._waiting[share] = queue
                 return granted
         return None
 
-    def _may_take(self, tenant: str) -> bool:
-        return self._free > (0 if tenant == ANONYMOUS.name else self._held[tenant])
+    def _may_take(self, share: Share) -> bool:
+        return self._free > (0 if share is None else self._held[share])
 
-    def _count(self, tenant: str) -> None:
+    def _count(self, share: Share) -> None:
         self._free -= 1
-        self._held[tenant] += 1
+        self._held[share] += 1

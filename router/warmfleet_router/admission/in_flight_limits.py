@@ -10,13 +10,14 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Final, Self
 
+from warmfleet_contracts.prompts.prompt_size import INLINE_CHARS
 from warmfleet_router.admission.encoding_slots import EncodingSlots
 from warmfleet_router.admission.queue_bounds import MIB, NOTHING, Amount, BoundedUsage, Exceeded
 from warmfleet_router.admission.service_rate import retry_after_seconds
 from warmfleet_router.error_responses import overloaded_error, quota_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.tenants import Tenant
-from warmfleet_router.workers.encoders import ENCODING_THREADS, INLINE_CHARS
+from warmfleet_router.workers.encoders import ENCODING_THREADS
 
 REQUEST_EWMA_WEIGHT: Final = 0.05
 PRIOR_REQUEST_SECONDS: Final = 1.0
@@ -62,19 +63,21 @@ class InFlightTicket:
         """Wait until the body, if it is large, may be decoded and its prompt encoded, in the block."""
         if self.body_bytes <= INLINE_CHARS:
             return nullcontext()
-        return self._limits.encoding_slots.slot(self.tenant.name)
+        return self._limits.encoding_slots.slot(self.tenant)
 
     def estimate_tokens(self, tokens: int) -> None:
         """Count about as many tokens until `add_tokens` counts the true ones.
 
         Raises:
-            RequestError: 429 over the tenant's limit.
+            RequestError: 429 over the tenant's limit, because of what else it has in flight.
         """
-        self._estimated = self._limits.take_tokens(self.tenant, tokens)
+        self._estimated = self._limits.take_tokens(self.tenant, tokens, guessed_tokens=tokens)
         self._taken += self._estimated
 
-    def add_tokens(self, tokens: int, kept_bytes: int = 0) -> None:
+    def add_tokens(self, tokens: int, kept_bytes: int = 0, *, guessed_tokens: int = 0) -> None:
         """The prompt is encoded: count its tokens and those of the expected answer, and what is kept of it.
+
+        `guessed_tokens` of them are neither counted nor stated by the client (`take_tokens`).
 
         Raises:
             RequestError: 429 over a bound or the tenant's limit.
@@ -83,7 +86,7 @@ class InFlightTicket:
         self._taken -= self._estimated
         self._estimated = NOTHING
         self._taken += self._limits.take_bytes(self.tenant, kept_bytes)
-        self._taken += self._limits.take_tokens(self.tenant, tokens)
+        self._taken += self._limits.take_tokens(self.tenant, tokens, guessed_tokens=guessed_tokens)
 
     @contextmanager
     def answer(self) -> Iterator["BufferedAnswer"]:
@@ -171,13 +174,20 @@ class InFlightLimits:
         self._check(tenant, amount)
         return self._take(tenant, amount)
 
-    def take_tokens(self, tenant: Tenant, tokens: int) -> Amount:
+    def take_tokens(self, tenant: Tenant, tokens: int, *, guessed_tokens: int = 0) -> Amount:
         """Count the tokens of a prompt and of its expected answer.
+
+        `guessed_tokens` of them are a guess, which other tenants' requests may have made large: it takes up
+        at most what the others leave of the tenant's limit. So a guess keeps requests from running side by
+        side, and refuses none that runs alone.
 
         Raises:
             RequestError: 429 over the tenant's limit.
         """
         mine, limit = self._usage.held(tenant.name), tenant.max_in_flight_tokens
+        if limit is not None:
+            known_tokens = tokens - guessed_tokens
+            tokens = max(min(tokens, limit), known_tokens)
         if limit is not None and mine.tokens + tokens > limit:
             self._metrics.on_overload("tenant_tokens", tenant.name)
             raise quota_error(

@@ -234,7 +234,10 @@ class CompletionEndpoint:
         salt = self._salt(group, decoded.cache_salt)
         prompts = await self._encode(decoded, workers, salt, len(body))
         prompt_tokens = prompts.token_count or prompts.estimated_tokens
-        ticket.add_tokens(prompt_tokens + answer_tokens, prompts.size_bytes)
+        guessed_tokens = 0 if prompts.token_count else prompt_tokens
+        if decoded.max_output_tokens is None:
+            guessed_tokens += answer_tokens
+        ticket.add_tokens(prompt_tokens + answer_tokens, prompts.size_bytes, guessed_tokens=guessed_tokens)
         queued = QueuedRequest(
             model=decoded.model,
             tenant=tenant,

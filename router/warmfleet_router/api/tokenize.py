@@ -64,7 +64,7 @@ class TokenEndpoint:
             async with ticket.encoding_slot():
                 model = (await decode_body(body, self._decode)).model
             self._require_served(tenant, model)
-            ticket.add_tokens(max(len(body) // BYTES_PER_TOKEN, 1))
+            ticket.estimate_tokens(max(len(body) // BYTES_PER_TOKEN, 1))
             headers = request_headers(request.headers.raw)
             text_request = TextRequest(
                 path=scope["path"],

@@ -294,11 +294,19 @@ class Exchanges:
         try:
             pieces = await read_plain_answer(response, answer)
         except UpstreamTooLargeError as error:
-            raise TryElsewhereError(
-                str(error), too_large_error(MAX_PLAIN_BODY_BYTES), is_fault=False, was_computing=False
-            ) from error
+            # The worker has done its work, and another one would only repeat it.
+            self._computed(exchange, response, prompt)
+            raise too_large_error(MAX_PLAIN_BODY_BYTES) from error
         except UpstreamError as error:
             raise TryElsewhereError(str(error)) from error
+        self._computed(exchange, response, prompt)
+        if exchange.client.started:  # by pings, for a stream that the worker refuses
+            await exchange.client.end_with_event(server_sent_event(b"".join(pieces)))
+            return
+        await exchange.client.send_whole(response.status, passed_back(response.headers), pieces)
+
+    def _computed(self, exchange: Exchange, response: UpstreamResponse, prompt: ComputedPrompt) -> None:
+        """A plain answer was computed, or has failed: count it for the worker and for the tenant."""
         if response.status >= 500:
             self._failed(exchange, f"the worker answered {response.status}")
             self._metrics.on_failed_attempt(exchange.model, response.status)
@@ -310,10 +318,6 @@ class Exchanges:
         generated = header_tokens(response.headers.get(GENERATED_TOKENS_HEADER))
         exchange.dispatch.usage.output_tokens = generated or 0
         exchange.dispatch.usage.is_completed = generated is not None
-        if exchange.client.started:  # by pings, for a stream that the worker refuses
-            await exchange.client.end_with_event(server_sent_event(b"".join(pieces)))
-            return
-        await exchange.client.send_whole(response.status, passed_back(response.headers), pieces)
 
     def _failed(self, exchange: Exchange, reason: str) -> None:
         """The client gets the worker's error, which counts against the worker and teaches no seat time."""

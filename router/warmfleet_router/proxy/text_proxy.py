@@ -14,6 +14,7 @@ from typing import Final
 from starlette.types import Receive, Scope, Send
 
 from warmfleet_contracts.openai import RequestError
+from warmfleet_contracts.prompts.prompt_size import INLINE_CHARS
 from warmfleet_router.access.permission import Permission
 from warmfleet_router.admission.encoding_slots import EncodingSlots
 from warmfleet_router.admission.in_flight_limits import BufferedAnswer, InFlightTicket
@@ -26,7 +27,6 @@ from warmfleet_router.proxy.proxy import MAX_TRIES
 from warmfleet_router.proxy.retry_budget import RetryBudget
 from warmfleet_router.routing.picker import Picker
 from warmfleet_router.workers.breakers import Breakers
-from warmfleet_router.workers.encoders import INLINE_CHARS
 from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_router.workers.upstream import Headers, Upstream, UpstreamError, UpstreamTooLargeError
 from warmfleet_runtime.http.disconnect import cancel_on_disconnect
@@ -110,7 +110,7 @@ class TextProxy:
                 request.ticket.answer() as buffered,
             ):
                 # Not while the client reads the answer: that takes no CPU time of a worker.
-                async with self._slots.slot(request.ticket.tenant.name) if is_large else nullcontext():
+                async with self._slots.slot(request.ticket.tenant) if is_large else nullcontext():
                     answer = await self._try_workers(request, workers, buffered)
                 await client.send_whole(answer.status, passed_back(answer.headers), answer.pieces)
 

@@ -23,6 +23,7 @@ from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import ContractError, PromptError, PromptTooLongError, WarmfleetError
 from warmfleet_contracts.openai import ChatRequest, CompletionRequest, RequestError
 from warmfleet_contracts.prompts.encoder import PromptEncoder
+from warmfleet_contracts.prompts.prompt_size import INLINE_CHARS, conversation_chars
 from warmfleet_contracts.prompts.segment_memory import SaltedSegments, SegmentMemory
 from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_router.workers.upstream import Upstream, UpstreamError
@@ -40,8 +41,6 @@ RETRY_SECONDS: Final = 2.0
 """Pause after a fetch that failed."""
 POLL_SECONDS: Final = 0.1
 """How often the fleet is searched for a tokenizer that is not known yet."""
-INLINE_CHARS: Final = 16_384
-"""Longer prompts are encoded in a thread, so that live streams do not wait for them: some 2 ms of English."""
 ENCODING_THREADS: Final = 2
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
@@ -153,7 +152,7 @@ class Encoders:
     ) -> list[list[int]]:
         param = "messages" if isinstance(request, ChatRequest) else "prompt"
         try:
-            if prompt_chars(request) <= INLINE_CHARS:
+            if _prompt_chars(request) <= INLINE_CHARS:
                 return _encode_prompts(encoder, request, segments, limit_tokens)
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(
@@ -234,10 +233,10 @@ class Encoders:
         _log.error("tokenizer refused; its model is routed by load only", digest=digest[:80], reason=reason)
 
 
-def prompt_chars(request: ChatRequest | CompletionRequest) -> int:
+def _prompt_chars(request: ChatRequest | CompletionRequest) -> int:
     """Size of the request's text, for deciding where to encode it; token ids count one each."""
     if isinstance(request, ChatRequest):
-        return sum(len(message.content) for message in request.messages)
+        return conversation_chars(request.messages)
     return sum(len(prompt) for prompt in request.prompts)
 
 

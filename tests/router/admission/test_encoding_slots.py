@@ -3,7 +3,7 @@
 import asyncio
 
 from warmfleet_router.admission.encoding_slots import EncodingSlots
-from warmfleet_router.tenants import ANONYMOUS
+from warmfleet_router.tenants import ANONYMOUS, Tenant
 
 
 class Users:
@@ -14,10 +14,11 @@ class Users:
         self.order: list[str] = []
         self.holding: list[tuple[str, asyncio.Event]] = []
 
-    def begin(self, name: str, tenant: str) -> asyncio.Task[None]:
-        return asyncio.create_task(self._use(name, tenant))
+    def begin(self, name: str, tenant: str | Tenant) -> asyncio.Task[None]:
+        owner = Tenant(name=tenant) if isinstance(tenant, str) else tenant
+        return asyncio.create_task(self._use(name, owner))
 
-    async def _use(self, name: str, tenant: str) -> None:
+    async def _use(self, name: str, tenant: Tenant) -> None:
         async with self.slots.slot(tenant):
             self.order.append(name)
             held = (name, asyncio.Event())
@@ -65,11 +66,21 @@ async def test_waiting_tenants_are_served_in_rotation() -> None:
 
 async def test_without_keys_all_slots_are_used() -> None:
     users = Users()
-    tasks = [users.begin(f"{number}", ANONYMOUS.name) for number in range(3)]
+    tasks = [users.begin(f"{number}", ANONYMOUS) for number in range(3)]
 
     assert await users.settled() == ["0", "1"]
     assert await users.let_go("0") == ["1", "2"]
     for name in ("1", "2"):
+        await users.let_go(name)
+    await asyncio.gather(*tasks)
+
+
+async def test_a_tenant_of_the_same_name_as_the_only_one_is_one_of_several() -> None:
+    users = Users()
+    tasks = [users.begin(f"{number}", ANONYMOUS.name) for number in range(2)]
+
+    assert await users.settled() == ["0"]
+    for name in ("0", "1"):
         await users.let_go(name)
     await asyncio.gather(*tasks)
 

@@ -3,6 +3,8 @@
 from contextlib import ExitStack
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.in_flight_limits import InFlightLimits
@@ -143,3 +145,50 @@ def test_bodies_and_plain_answers_share_one_bound_and_an_answer_ends_before_its_
 
     assert (refused.value.status, refused.value.code) == (429, "overloaded")
     assert counted.in_flight == Amount()
+
+
+@given(
+    limit=st.integers(1, 200),
+    prompt_tokens=st.integers(0, 300),
+    answer_tokens=st.integers(0, 10**6),
+    in_flight=st.integers(0, 200),
+)
+def test_an_answer_of_unstated_length_takes_at_most_what_the_limit_leaves_beside_its_prompt(
+    limit: int, prompt_tokens: int, answer_tokens: int, in_flight: int
+) -> None:
+    counted, tenant = limits(), Tenant(name="a", max_in_flight_tokens=limit)
+    in_flight = min(in_flight, limit)
+
+    with counted.enter(tenant) as other, counted.enter(tenant) as ticket:
+        other.add_tokens(in_flight)
+        try:
+            ticket.add_tokens(prompt_tokens + answer_tokens, guessed_tokens=answer_tokens)
+        except RequestError:
+            # Alone it is refused for its prompt only.
+            assert in_flight + prompt_tokens + answer_tokens > limit
+            assert in_flight or prompt_tokens > limit
+        else:
+            assert counted.in_flight.tokens <= limit
+
+    assert counted.in_flight == Amount()
+
+
+def test_an_answer_of_stated_length_beyond_the_limit_is_refused() -> None:
+    counted = limits()
+
+    with counted.enter(TENANT) as ticket, pytest.raises(RequestError) as refused:
+        ticket.add_tokens(10 + 91)
+
+    assert refused.value.code == "tenant_quota_exceeded"
+
+
+def test_the_name_of_the_only_tenant_makes_no_tenant_the_only_one() -> None:
+    counted, namesake = limits(), Tenant(name=ANONYMOUS.name)
+
+    with ExitStack() as held:
+        for _ in range(5):
+            held.enter_context(counted.enter(namesake))
+        with pytest.raises(RequestError) as refused:
+            counted.enter(namesake)
+
+    assert refused.value.code == "tenant_quota_exceeded"

@@ -48,11 +48,18 @@ async def test_a_tenants_limits_hold_for_texts_too(tmp_path: Path) -> None:
         await router.until(lambda: stub.requests)
         stub.faults.hold_headers = False
         second = await tokenize(router, bearer(narrow))
-        large = await tokenize(router, bearer(small), "a" * 400)
+        alone, _ = await tokenize(router, bearer(small), "a" * 400)
+        stub.faults.hold_headers = True
+        large = asyncio.create_task(tokenize(router, bearer(small), "a" * 400))
+        await router.until(lambda: len(stub.requests) == 3)
+        stub.faults.hold_headers = False
+        beside = await tokenize(router, bearer(small))
         first.cancel()
+        large.cancel()
         await router.until(lambda: router.router.limits.in_flight == Amount())
 
-    for status, answer in (second, large):
+    assert alone == 200, "its tokens are only guessed"
+    for status, answer in (second, beside):
         assert (status, answer["error"]["code"]) == (429, "tenant_quota_exceeded")
 
 

@@ -2,14 +2,18 @@
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
+import pytest
 
 from warmfleet_contracts.openai import decode_chat_request, decode_completion_request
 from warmfleet_contracts.prompts.encoder import PromptEncoder
-from warmfleet_router.workers.encoders import IDLE_SECONDS, INLINE_CHARS, MAX_ENCODERS, POLL_SECONDS, Encoders
+from warmfleet_contracts.prompts.prompt_size import INLINE_CHARS
+from warmfleet_router.workers.encoders import IDLE_SECONDS, MAX_ENCODERS, POLL_SECONDS, Encoders
 from warmfleet_router.workers.upstream import Upstream
 from warmfleet_testing.engine.tiny_tokenizer import tiny_prompt_assets
 
@@ -77,3 +81,26 @@ async def test_of_more_tokenizers_than_fit_those_are_loaded_that_prompts_ask_for
     assert await loaded_after_some_rounds() == {first, asked_for, *digests[2:MAX_ENCODERS]}
     assert all(encoders._encoders[digest] is kept[digest] for digest in (first, *digests[2:MAX_ENCODERS]))
     await encoders.stop()
+
+
+async def test_many_empty_messages_are_encoded_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = PromptEncoder.from_assets(tiny_prompt_assets())
+    encoders = Encoders(tmp_path, Upstream(), list)
+    encoders._keep_in_memory(encoder.tokenizer_digest, encoder)
+    threads, encode_chat = [], encoder.encode_chat
+
+    def encode(*given: Any) -> list[int]:
+        threads.append(threading.current_thread())
+        return encode_chat(*given)
+
+    monkeypatch.setattr(encoder, "encode_chat", encode)
+    for count in (1, 1000):
+        messages = [{"role": "user", "content": "hello"}] + [{"role": "assistant"}] * count
+        chat = decode_chat_request(json.dumps({"model": "m", "messages": messages}).encode())
+        await encoders.encode(chat, {encoder.tokenizer_digest: 100_000}, b"")
+    await encoders.stop()
+
+    short, long = threads
+    assert short is threading.main_thread() is not long

@@ -39,7 +39,7 @@ def test_a_chunk_is_the_same_bytes_as_if_it_had_been_encoded_at_once(
 ) -> None:
     content: dict[str, object] = {"text": text}
     if name == "chat":
-        content = {"delta": {"content": text} if text else {}}
+        content = {"delta": {"content": text} if text or not finish else {}}
 
     event = dialects()[name][0].event(Delta(index, text, finish))
 

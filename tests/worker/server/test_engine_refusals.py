@@ -1,4 +1,4 @@
-"""Which HTTP error a sequence becomes that the engine ends: whose fault it is decides."""
+"""Which HTTP error a sequence becomes that ends before its answer: whose fault it is decides."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from warmfleet_worker.server.answer_tokens import EchoedPrompt
 from warmfleet_worker.server.choices import ChoiceDecoder
 from warmfleet_worker.server.detokenizer import Detokenizer
 from warmfleet_worker.server.engine_client import SequenceRequest
-from warmfleet_worker.server.sequence_handle import SequenceHandle
+from warmfleet_worker.server.sequence_handle import MAX_BUFFERED_TOKENS, SequenceHandle
 
 TOKENIZER = tokenizers.Tokenizer.from_str(json.dumps(tiny_tokenizer()))
 
@@ -26,6 +26,18 @@ class NoControl:
     def abort_sequence(self, sequence_id): ...
     def pause_sequence(self, sequence_id): ...
     def resume_sequence(self, sequence_id): ...
+
+
+def choice_of(handle: SequenceHandle) -> ChoiceDecoder:
+    return ChoiceDecoder(
+        0,
+        handle,
+        Detokenizer(TOKENIZER, (), min_tokens=0),
+        SequenceRequest(prompt_token_ids=[1], sampling=SamplingParameters()),
+        WorkerMetrics("m"),
+        echo=EchoedPrompt(),
+        return_token_ids=False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,22 +53,24 @@ class NoControl:
 )
 async def test_the_status_names_whose_fault_it_is(finish_reason, cached_tokens, status, kind, code):
     handle = SequenceHandle(1, asyncio.Event(), NoControl())
-    sampling = SamplingParameters()
-    choice = ChoiceDecoder(
-        0,
-        handle,
-        Detokenizer(TOKENIZER, (), min_tokens=0),
-        SequenceRequest(prompt_token_ids=[1], sampling=sampling),
-        WorkerMetrics("m"),
-        echo=EchoedPrompt(),
-        return_token_ids=False,
-    )
     update = SequenceUpdate(
         sequence_id=1, cached_tokens=cached_tokens, finish_reason=finish_reason, error="why"
     )
     handle.apply(update, "epoch:1")
 
     with pytest.raises(RequestError, match="why") as raised:
-        choice.take()
+        choice_of(handle).take()
 
     assert (raised.value.status, raised.value.type, raised.value.code) == (status, kind, code)
+
+
+async def test_an_answer_that_its_client_does_not_read_is_no_error_of_the_server():
+    handle = SequenceHandle(1, asyncio.Event(), NoControl())
+    unread = [5] * (MAX_BUFFERED_TOKENS + 1)
+
+    handle.apply(SequenceUpdate(sequence_id=1, cached_tokens=0, token_ids=unread), "epoch:1")
+
+    with pytest.raises(RequestError, match="read too slowly") as raised:
+        choice_of(handle).take()
+    error = raised.value
+    assert (error.status, error.type, error.code) == (408, "invalid_request_error", "slow_reader")

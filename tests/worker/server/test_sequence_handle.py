@@ -49,7 +49,7 @@ async def test_a_reader_that_is_behind_pauses_its_sequence_until_it_has_taken_ev
     assert control.calls == [("pause", 1), ("resume", 1)]
 
 
-async def test_an_engine_that_goes_on_all_the_same_takes_the_sequence_from_its_reader():
+async def test_an_engine_that_goes_on_all_the_same_takes_the_sequence_from_its_reader_who_is_at_fault():
     control = Control()
     slow = SequenceHandle(1, asyncio.Event(), control)
 
@@ -58,7 +58,7 @@ async def test_an_engine_that_goes_on_all_the_same_takes_the_sequence_from_its_r
         slow.apply(tokens(64), "e:0")
 
     assert control.calls == [("pause", 1), ("abort", 1)]
-    assert slow.take().finish_reason == "error"
+    assert slow.take().finish_reason == "unread"
 
 
 async def test_leaving_a_generation_aborts_it_once_and_only_while_it_runs():

@@ -83,11 +83,8 @@ def reports(groups):
     ]
 
 
-def answer(groups, stop_strings):
-    """The whole answer of a sequence whose tokens come in `groups`, read after each."""
-    handle = SequenceHandle(1, asyncio.Event(), NoControl())
-    metrics = WorkerMetrics("tiny")
-    decoder = ChoiceDecoder(
+def decoder_of(handle, stop_strings, metrics):
+    return ChoiceDecoder(
         0,
         handle,
         Detokenizer(TOKENIZER, stop_strings),
@@ -99,6 +96,13 @@ def answer(groups, stop_strings):
         echo=EchoedPrompt(),
         return_token_ids=True,
     )
+
+
+def answer(groups, stop_strings):
+    """The whole answer of a sequence whose tokens come in `groups`, read after each."""
+    handle = SequenceHandle(1, asyncio.Event(), NoControl())
+    metrics = WorkerMetrics("tiny")
+    decoder = decoder_of(handle, stop_strings, metrics)
     progress = PlainAnswers(now=lambda: 0.0)
     pieces = []
     with progress.open("router-0", 1, [1]):
@@ -123,3 +127,18 @@ def test_an_answer_is_the_same_for_every_grouping_of_its_tokens(tokens, stop_str
 
     assert answer(grouped(tokens, at), stop_strings) == one_by_one
     assert answer([tokens], stop_strings) == one_by_one
+
+
+def test_tokens_whose_text_is_not_certain_yet_show_as_a_delta_without_text():
+    handle = SequenceHandle(1, asyncio.Event(), NoControl())
+    decoder = decoder_of(handle, ["stop"], WorkerMetrics("tiny"))
+    control = TOKENIZER.token_to_id("<|im_start|>")
+    whole = [token for character in ("st", "\U0001f600") for token in TOKENIZER.encode(character).ids]
+
+    texts = []
+    for token in (control, *whole):
+        assert decoder.take() is None
+        handle.apply(SequenceUpdate(sequence_id=1, cached_tokens=0, token_ids=[token]), "e:0")
+        texts.append(decoder.take().text)
+
+    assert texts == [""] * len(whole) + ["st\U0001f600"]

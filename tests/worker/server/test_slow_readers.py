@@ -23,6 +23,14 @@ def slow_body() -> dict[str, object]:
     return {**body, "ignore_eos": True, "logprobs": 20}
 
 
+def read_on(connection: socket.socket) -> bytes:
+    """All that is left of an answer."""
+    connection.settimeout(60)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * 1024 * 1024)
+    with connection:
+        return b"".join(iter(lambda: connection.recv(1024 * 1024), b""))
+
+
 def stalled_connection(worker, body) -> socket.socket:
     """A stream that was asked for and is not read."""
     content = json.dumps({**body, "stream": True}).encode()
@@ -50,12 +58,18 @@ def wait_until_paused(worker) -> None:
         paused_polls = paused_polls + 1 if paused_sequences(worker) == ANSWERS else 0
 
 
+def events_of(stream: bytes) -> list[str]:
+    """The data of each."""
+    lines = stream.decode().splitlines()
+    return [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+
+
 def texts_of(stream: bytes) -> dict[int, str]:
     texts = dict.fromkeys(range(ANSWERS), "")
-    events = [line for line in stream.decode().splitlines() if line.startswith("data: ")]
-    assert events[-1] == "data: [DONE]"
-    for event in events[:-1]:
-        (choice,) = json.loads(event.removeprefix("data: "))["choices"]
+    *events, last = events_of(stream)
+    assert last == "[DONE]"
+    for event in events:
+        (choice,) = json.loads(event)["choices"]
         texts[choice["index"]] += choice["text"]
     return texts
 
@@ -70,10 +84,7 @@ def test_a_paused_answer_holds_nothing_and_goes_on_where_it_was(tiny_served_path
         other = client.post("/v1/completions", json={**body, "prompt": "hello", "max_tokens": 5})
         assert other.status_code == 200
 
-        connection.settimeout(60)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * 1024 * 1024)
-        with connection:
-            stream = b"".join(iter(lambda: connection.recv(1024 * 1024), b""))
+        stream = read_on(connection)
         plain = client.post("/v1/completions", json=body, timeout=120).json()
 
     assert texts_of(stream) == {choice["index"]: choice["text"] for choice in plain["choices"]}
@@ -90,3 +101,18 @@ def test_a_reader_that_stands_still_loses_its_request(tiny_served_path):
         assert worker.wait_until_idle()["pinned_blocks"] == 0
         # The log line is written before the engine reports the state.
         wait_until(lambda: paused_sequences(worker) == 0, lambda: paused_sequences(worker))
+
+
+def test_a_reader_whose_engine_has_no_pause_reads_in_the_end_why_its_request_is_lost(tiny_served_path):
+    impatient = "warmfleet_testing.processes.impatient_worker"
+    with running_worker(tiny_served_path, *KV, module=impatient) as worker:
+        connection = stalled_connection(worker, slow_body())
+        wait_until(lambda: worker.cache()["pinned_blocks"], worker.cache)
+        worker.wait_until_idle()
+
+        stream = read_on(connection)
+
+        # As with an engine that pauses, the request counts as given up by its client.
+        worker.wait_for_log("request finished", 60, finish_reasons=["abort"] * ANSWERS)
+    error = json.loads(events_of(stream)[-1])["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "slow_reader")

@@ -53,3 +53,13 @@ def test_sentencepiece_vocabularies_mark_spaces_and_spell_bytes():
 
         assert b"".join(texts[number].content for number in (4, 6, 1, 2, 3, 5)).decode() == " costs €5"
         assert texts[1].text == "\ufffd"
+
+
+def test_a_byte_level_token_with_other_letters_stands_for_itself():
+    tokenizer = tokenizers.Tokenizer(models.BPE({"▁é": 0, "é": 1}, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    texts = TokenTexts(tokenizer)
+
+    assert texts[0].content == "▁é".encode()
+    alone = [tokenizer.decode([token_id]) for token_id in (0, 1)]
+    assert [texts[0].text, texts[1].text] == alone == ["▁é", "\ufffd"]

@@ -98,7 +98,7 @@ class ChatDialect:
     def event(self, delta: Delta) -> bytes:
         if is_text_alone(delta):
             return self._chunks.text(delta.index, delta.text)
-        content = {"content": delta.text} if delta.text else {}
+        content = {} if delta.finish_reason and not delta.text else {"content": delta.text}
         # No log probabilities are null in a chunk, and an empty list in a whole answer.
         return self._chunks.event(
             [_choice(delta, self._logprobs(delta) if delta.logprobs else None, delta=content)]
@@ -155,8 +155,8 @@ class CompletionDialect:
 
 
 def is_text_alone(delta: Delta) -> bool:
-    """Whether a delta has text, and nothing else besides."""
-    return bool(delta.text) and not (delta.finish_reason or delta.logprobs or delta.token_ids is not None)
+    """Whether a delta has its text, be it empty, and nothing else besides."""
+    return not (delta.finish_reason or delta.logprobs or delta.token_ids is not None)
 
 
 def _choice(answer: Delta, logprobs: dict[str, Any] | None, /, **content: object) -> dict[str, Any]:

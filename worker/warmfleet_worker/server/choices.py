@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from time import monotonic
+from typing import Final
 
 import msgspec
 
@@ -15,10 +16,17 @@ from warmfleet_worker.server.detokenizer import Detokenizer
 from warmfleet_worker.server.engine_client import SequenceRequest
 from warmfleet_worker.server.sequence_handle import SequenceHandle, TokenUpdate
 
+SLOW_READER: Final = "slow_reader"
+"""Code of the error that ends an answer which its client reads too slowly."""
+
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of one choice's text; the last one has the finish reason."""
+    """A piece of one choice's text; the last one has the finish reason.
+
+    The text is empty where none is certain yet: after a control token, a part of a character, or what may
+    begin a stop string.
+    """
 
     index: int
     text: str
@@ -104,10 +112,12 @@ class ChoiceDecoder:
         )
 
     def take(self) -> Delta | None:
-        """The text generated since the last call; None if there is none to send.
+        """What was generated since the last call; None if nothing was.
+
+        Tokens without text are something: when an answer begins, and how fast it comes, shows in its deltas.
 
         Raises:
-            RequestError: the engine failed the sequence.
+            RequestError: the engine failed the sequence, or its client did not read it.
         """
         if self.finish_reason:
             return None
@@ -118,7 +128,7 @@ class ChoiceDecoder:
         if self._detokenizer.stopped:
             self.handle.abort()
             self.finish_reason = "stop"
-        elif update.finish_reason in {"error", "lost", "refused", "busy"}:
+        elif update.finish_reason in {"error", "lost", "refused", "busy", "unread"}:
             raise self._engine_error(update)
         elif update.finish_reason:
             self.finish_reason = "length" if update.finish_reason == "length" else "stop"
@@ -129,7 +139,7 @@ class ChoiceDecoder:
                 generated_tokens=self.completion_tokens,
                 seconds=monotonic() - self._started,
             )
-        elif not text:
+        elif not update.token_ids:
             return None
         return self._delta(text)
 
@@ -187,6 +197,8 @@ class ChoiceDecoder:
                 code="overloaded",
                 retry_after_seconds=1,
             )
+        if update.finish_reason == "unread":  # no replica is at fault
+            return RequestError(update.error, status=408, code=SLOW_READER)
         # Nothing was computed, or it is lost with its engine: another replica may still answer.
         is_answerable = update.finish_reason == "lost" or self.handle.cached_prefix is None
         status, code = (503, "not_ready") if is_answerable else (500, "engine_error")

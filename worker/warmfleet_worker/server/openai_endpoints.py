@@ -14,11 +14,11 @@ from warmfleet_contracts.openai import (
     decode_detokenize_request,
     decode_tokenize_request,
 )
+from warmfleet_contracts.prompts.prompt_size import INLINE_CHARS
 from warmfleet_runtime.http.body import decode_body, read_body
 from warmfleet_worker.server.answer_tokens import EchoedPrompt
 from warmfleet_worker.server.answers import AnswerHead, ChatDialect, CompletionDialect
 from warmfleet_worker.server.requests import (
-    INLINE_PROMPT_CHARS,
     PromptReader,
     encode_messages,
     encode_text,
@@ -67,12 +67,11 @@ class OpenAIEndpoints:
     async def tokenize(self, request: Request) -> Response:
         decoded = await decode_body(await read_body(request), decode_tokenize_request)
         self._check_model(decoded.model)
-        encoder = self._worker.encoder
+        encoder, limit = self._worker.encoder, self._worker.ready_engine().max_model_length_tokens
         if decoded.messages is not None:
-            token_ids = await encode_messages(encoder, decoded.messages)
+            token_ids = await encode_messages(encoder, decoded.messages, limit)
         else:
-            token_ids = await encode_text(encoder, decoded.prompt or "")
-        limit = self._worker.ready_engine().max_model_length_tokens
+            token_ids = await encode_text(encoder, decoded.prompt or "", limit)
         return JSONResponse({"count": len(token_ids), "max_model_len": limit, "tokens": token_ids})
 
     async def detokenize(self, request: Request) -> Response:
@@ -82,7 +81,7 @@ class OpenAIEndpoints:
         # Many tokens take a while, and live streams must not wait for them.
         text = (
             await asyncio.to_thread(decode, decoded.token_ids)
-            if len(decoded.token_ids) > INLINE_PROMPT_CHARS
+            if len(decoded.token_ids) > INLINE_CHARS
             else decode(decoded.token_ids)
         )
         return JSONResponse({"prompt": text})

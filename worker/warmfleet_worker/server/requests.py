@@ -3,8 +3,9 @@
 import asyncio
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -22,7 +23,7 @@ from warmfleet_contracts.cache.worker_api import (
     SALT_HEADER,
     SEED_HEADER,
 )
-from warmfleet_contracts.errors import PromptError
+from warmfleet_contracts.errors import PromptError, PromptTooLongError
 from warmfleet_contracts.openai import (
     ChatRequest,
     CompletionRequest,
@@ -33,14 +34,15 @@ from warmfleet_contracts.openai import (
 from warmfleet_contracts.openai.context_length import context_length_error, least_answer_tokens
 from warmfleet_contracts.prompts.chat_message import ChatMessage
 from warmfleet_contracts.prompts.encoder import PromptEncoder
+from warmfleet_contracts.prompts.prompt_size import INLINE_CHARS, conversation_chars
 from warmfleet_contracts.prompts.segment_memory import SaltedSegments, SegmentMemory
 from warmfleet_worker.engine.messages import EngineReady
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.server.answer_tokens import EchoedPrompt, text_offsets
 from warmfleet_worker.server.engine_client import SequenceRequest
 
-INLINE_PROMPT_CHARS: Final = 16_384
-"""Longer prompts are encoded in a thread, so that live streams do not wait for them."""
+INLINE_ECHO_TOKENS: Final = 4_096
+"""More tokens of echoed prompts are decoded in a thread. Their text does not count: it may be empty."""
 MAX_LOGPROBS: Final = 4 * 1024 * 1024
 """Log probabilities that one request may ask for in all: 20 beside each token of 200,000."""
 _PRIORITY: Final = re.compile(r"-?[0-9]{1,3}")
@@ -116,7 +118,8 @@ class PromptReader:
     async def chat(self, request: ChatRequest, dispatch: DispatchHeaders) -> list[SequenceRequest]:
         """The `n` sequences of a chat request; raises RequestError."""
         segments = self._memory.of_salt(_request_salt(request, dispatch))
-        token_ids = await encode_messages(self._encoder, request.messages, segments)
+        limit_tokens = self._ready.max_model_length_tokens
+        token_ids = await encode_messages(self._encoder, request.messages, limit_tokens, segments)
         return self._sequences(request, [token_ids], dispatch, param="messages")
 
     async def completion(
@@ -127,12 +130,13 @@ class PromptReader:
         Equal texts are encoded once and share one list; equal prompts of token ids share theirs already.
         """
         segments = self._memory.of_salt(_request_salt(request, dispatch))
+        limit_tokens = self._ready.max_model_length_tokens
         encoded: dict[str, list[int]] = {}
         token_ids = []
         for prompt in request.prompts:
             if isinstance(prompt, str):
                 if prompt not in encoded:
-                    encoded[prompt] = await encode_text(self._encoder, prompt, segments)
+                    encoded[prompt] = await encode_text(self._encoder, prompt, limit_tokens, segments)
                 token_ids.append(encoded[prompt])
             else:
                 token_ids.append(prompt)
@@ -144,29 +148,30 @@ class PromptReader:
         """For each of the request's sequences the prompt that precedes its text; empty without `echo`."""
         if not request.echo:
             return [EchoedPrompt()] * len(sequences)
-        echoes: dict[int, EchoedPrompt] = {}  # by the list object of the prompt
-        for prompt, sequence in zip(request.prompts, sequences[:: request.n], strict=True):
-            token_ids = sequence.prompt_token_ids
-            if id(token_ids) not in echoes:
-                with_tokens = request.logprobs is not None
-                echoes[id(token_ids)] = await self._echo(prompt, token_ids, with_tokens=with_tokens)
+        prompts = {  # by the list object of the token ids
+            id(sequence.prompt_token_ids): (prompt, sequence.prompt_token_ids)
+            for prompt, sequence in zip(request.prompts, sequences[:: request.n], strict=True)
+        }
+        with_tokens = request.logprobs is not None
+        if sum(len(token_ids) for _, token_ids in prompts.values()) > INLINE_ECHO_TOKENS:
+            echoes = await asyncio.to_thread(self._echoes, prompts, with_tokens=with_tokens)
+        else:
+            echoes = self._echoes(prompts, with_tokens=with_tokens)
         return [echoes[id(sequence.prompt_token_ids)] for sequence in sequences]
 
-    async def _echo(self, prompt: Prompt, token_ids: list[int], *, with_tokens: bool) -> EchoedPrompt:
-        if isinstance(prompt, str):
-            text = prompt
-        elif len(prompt) > INLINE_PROMPT_CHARS:
-            text = await asyncio.to_thread(self._encoder.decode, prompt)
-        else:
-            text = self._encoder.decode(prompt)
+    def _echoes(
+        self, prompts: Mapping[int, tuple[Prompt, list[int]]], *, with_tokens: bool
+    ) -> dict[int, EchoedPrompt]:
+        return {
+            key: self._echo(prompt, token_ids, with_tokens=with_tokens)
+            for key, (prompt, token_ids) in prompts.items()
+        }
+
+    def _echo(self, prompt: Prompt, token_ids: list[int], *, with_tokens: bool) -> EchoedPrompt:
+        text = prompt if isinstance(prompt, str) else self._encoder.decode(prompt)
         if not with_tokens:
             return EchoedPrompt(text)
-        tokenizer = self._encoder.tokenizer
-        if len(text) > INLINE_PROMPT_CHARS:
-            offsets = await asyncio.to_thread(text_offsets, tokenizer, token_ids, text)
-        else:
-            offsets = text_offsets(tokenizer, token_ids, text)
-        return EchoedPrompt(text, token_ids, offsets)
+        return EchoedPrompt(text, token_ids, text_offsets(self._encoder.tokenizer, token_ids, text))
 
     def _sequences(
         self,
@@ -271,25 +276,35 @@ class PromptReader:
 
 
 async def encode_messages(
-    encoder: PromptEncoder, messages: Sequence[ChatMessage], segments: SaltedSegments | None = None
+    encoder: PromptEncoder,
+    messages: Sequence[ChatMessage],
+    limit_tokens: int,
+    segments: SaltedSegments | None = None,
 ) -> list[int]:
-    """Token ids of a conversation; a prompt error becomes a 400."""
-    try:
-        if sum(len(message.content) for message in messages) > INLINE_PROMPT_CHARS:
-            return await asyncio.to_thread(encoder.encode_chat, messages, segments)
-        return encoder.encode_chat(messages, segments)
-    except PromptError as error:
-        raise RequestError(str(error), param="messages") from error
+    """Token ids of a conversation, at most `limit_tokens`; raises RequestError."""
+    encode = partial(encoder.encode_chat, messages, segments, limit_tokens)
+    return await _encoded(encode, conversation_chars(messages), limit_tokens, "messages")
 
 
-async def encode_text(encoder: PromptEncoder, text: str, segments: SaltedSegments | None = None) -> list[int]:
-    """Token ids of a completion prompt; a prompt error becomes a 400."""
+async def encode_text(
+    encoder: PromptEncoder, text: str, limit_tokens: int, segments: SaltedSegments | None = None
+) -> list[int]:
+    """Token ids of a completion prompt, at most `limit_tokens`; raises RequestError."""
+    encode = partial(encoder.encode_text, text, segments, limit_tokens)
+    return await _encoded(encode, len(text), limit_tokens, "prompt")
+
+
+async def _encoded(encode: Callable[[], list[int]], chars: int, limit_tokens: int, param: str) -> list[int]:
+    """What `encode` returns, in a thread if the prompt is large; a prompt error becomes a 400."""
     try:
-        if len(text) > INLINE_PROMPT_CHARS:
-            return await asyncio.to_thread(encoder.encode_text, text, segments)
-        return encoder.encode_text(text, segments)
+        token_ids = await asyncio.to_thread(encode) if chars > INLINE_CHARS else encode()
+    except PromptTooLongError as error:
+        raise context_length_error(None, limit_tokens, param) from error
     except PromptError as error:
-        raise RequestError(str(error), param="prompt") from error
+        raise RequestError(str(error), param=param) from error
+    if len(token_ids) > limit_tokens:
+        raise context_length_error(len(token_ids), limit_tokens, param)
+    return token_ids
 
 
 def _request_salt(request: GenerationRequest, dispatch: DispatchHeaders) -> bytes:

@@ -38,7 +38,7 @@ class TokenUpdate:
     """Of `token_ids`, if the sequence requests them."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: str = ""
-    """"" while it runs; then as in `SequenceUpdate`, or "lost" with its engine."""
+    """"" while it runs; then as in `SequenceUpdate`, "lost" with its engine, or "unread" by its reader."""
     error: str = ""
 
 
@@ -102,7 +102,7 @@ class SequenceHandle:
             self._finish(update.finish_reason, update.error)
         elif len(self._update.token_ids) > MAX_BUFFERED_TOKENS:
             self.abort()
-            self._finish("error", f"the answer was not read for {MAX_BUFFERED_TOKENS} tokens")
+            self._finish("unread", f"the answer was read too slowly: {MAX_BUFFERED_TOKENS} tokens are unread")
         elif len(self._update.token_ids) > PAUSE_TOKENS and not self._paused:
             self._paused = True
             self._control.pause_sequence(self.sequence_id)

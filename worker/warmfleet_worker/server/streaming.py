@@ -28,7 +28,14 @@ from warmfleet_runtime.http.event_stream import EVENT_STREAM_HEADERS, EventWrite
 from warmfleet_runtime.http.response_body import ResponseBody, response_body
 from warmfleet_worker.server.answer_tokens import EchoedPrompt
 from warmfleet_worker.server.answers import DONE_EVENT, Dialect
-from warmfleet_worker.server.choices import ChoiceDecoder, Delta, all_finished, joined, total_usage
+from warmfleet_worker.server.choices import (
+    SLOW_READER,
+    ChoiceDecoder,
+    Delta,
+    all_finished,
+    joined,
+    total_usage,
+)
 from warmfleet_worker.server.detokenizer import Detokenizer
 from warmfleet_worker.server.engine_client import EngineGoneError, SequenceRequest
 from warmfleet_worker.server.plain_answers import PlainAnswerProgress
@@ -119,7 +126,7 @@ class Answer(Response):
         wake: asyncio.Event,
         send: Send,
     ) -> bool:
-        """False if the client disconnected first, or did not take what was written."""
+        """False if the client disconnected first, or did not read the answer in time."""
         try:
             async with cancel_on_disconnect(receive) as client:
                 await self._answer(choices, wake, response_body(scope), send)
@@ -169,7 +176,7 @@ class Answer(Response):
             choices[0].take()  # raises: an error is still an HTTP status here
         await send(_start([*EVENT_STREAM_HEADERS, *raw_headers(cached_prefix_headers(choices[0]))]))
         settings, dialect = self._worker.settings, self._plan.dialect
-        # With the first text, not before: the first event is what clients take for the first token.
+        # With the first token, not before: the first event is what clients and routers take for it.
         opening = dialect.opening(len(choices))
         with EventWriter(
             body, ping_seconds=settings.ping_seconds, write_seconds=settings.write_seconds
@@ -187,6 +194,8 @@ class Answer(Response):
         if error is not None:
             self._facts["error"] = error.message
             await self._end(send, events + error.event())
+            if error.code == SLOW_READER:
+                raise SlowClientError(error.message)
             return
         if self._plan.request.include_usage:
             events += dialect.usage_event(total_usage(choices))

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from warmfleet_contracts.openai import RequestError
+
 
 @dataclass
 class Faults:
@@ -14,7 +16,10 @@ class Faults:
     die_after_events: int | None = None
     """Close the connection after this many events, in the middle of the next one."""
     error_after_events: int | None = None
-    """End the stream, whole, with an `engine_error` after this many events."""
+    """End the stream, whole, with `error` after this many events."""
+    error: RequestError = field(
+        default_factory=lambda: RequestError("no", status=500, type="server_error", code="engine_error")
+    )
     hold_headers: bool = False
     """Never answer."""
     hold_after_events: int | None = None

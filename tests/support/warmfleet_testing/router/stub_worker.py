@@ -340,8 +340,7 @@ class StubWorker:
             if faults.hold_after_events == number:
                 await asyncio.Event().wait()
             if faults.error_after_events == number:
-                error = RequestError("no", status=500, type="server_error", code="engine_error")
-                await response.write(error.event())
+                await response.write(faults.error.event())
                 return response
             if faults.die_after_events == number:
                 await response.write(b'data: {"half": ')
