@@ -150,7 +150,7 @@ chart: setup ## Make the chart's schema, its documentation and its copy of the r
 	@$(BIN)/python charts/values_reference.py
 
 reference: setup ## Make the tables of modeldeployment.md and metrics.md in docs/reference/ again, from crds/ and code
-	@$(BIN)/python crds/modeldeployment_reference.py
+	@PYTHONPATH=tests/support $(BIN)/python crds/modeldeployment_reference.py
 	@PYTHONPATH=tests/support $(BIN)/python -m warmfleet_testing.documents.metrics_reference
 
 # REGISTRY=registry.example.com/warmfleet, then PUSH=1 or LOAD=kind; more in docs/how-to/images.md.

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import yaml
 
+from warmfleet_testing.documents.generated_page import with_tables
+
 CRD: Final = Path(__file__).parent / "warmfleet.dev_modeldeployments.yaml"
 PAGE: Final = Path(__file__).parents[1] / "docs" / "reference" / "modeldeployment.md"
-BEGIN: Final = "<!-- tables: made by `make reference` -->"
-END: Final = "<!-- end of tables -->"
 
 Schema = Mapping[str, Any]
 
@@ -43,19 +43,6 @@ def tables(crd: Schema) -> str:
         *_columns(version["additionalPrinterColumns"]),
     ]
     return "\n".join(parts) + "\n"
-
-
-def with_tables(page: str, crd: Schema) -> str:
-    """The page with its tables made again.
-
-    Raises:
-        ValueError: a marker is missing.
-    """
-    head, begin, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{PAGE.name} must hold {BEGIN} and {END}")
-    return f"{head}{BEGIN}\n{tables(crd)}{END}{tail}"
 
 
 def _rows(schema: Schema, path: str, *, is_spec: bool) -> Iterator[str]:
@@ -119,7 +106,7 @@ def _cell(text: str) -> str:
 
 def main() -> None:
     """Write the page."""
-    PAGE.write_text(with_tables(PAGE.read_text(), yaml.safe_load(CRD.read_text())))
+    PAGE.write_text(with_tables(PAGE.read_text(), tables(yaml.safe_load(CRD.read_text()))))
     sys.stdout.write(f"{PAGE.name} is up to date\n")
 
 

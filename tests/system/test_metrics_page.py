@@ -13,13 +13,14 @@ import yaml
 from warmfleet_contracts import metrics as names
 from warmfleet_contracts.names import OPERATOR_METRICS_PORT, ROUTER_PORT, WORKER_PORT
 from warmfleet_testing.documents.documents import REPOSITORY, fences, tables
+from warmfleet_testing.documents.generated_page import with_tables
 from warmfleet_testing.documents.metrics_reference import (
     PAGE,
     QUESTIONS,
     VALUES,
     Exported,
     exported,
-    with_tables,
+    metric_tables,
 )
 from warmfleet_testing.resources.promtool import expect_results, series_name
 
@@ -120,7 +121,7 @@ def test_the_tables_are_made_from_the_metrics_that_are_registered() -> None:
     page = PAGE.read_text()
 
     assert "`make reference`" in page
-    assert with_tables(page, METRICS) == page
+    assert with_tables(page, metric_tables(METRICS)) == page
 
 
 def test_every_metric_is_registered_and_stands_in_one_table() -> None:

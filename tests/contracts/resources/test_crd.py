@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from modeldeployment_reference import PAGE, with_tables
+from modeldeployment_reference import PAGE, tables
 from pydantic import ValidationError
 
 from warmfleet_contracts.errors import ManifestError
@@ -13,6 +13,7 @@ from warmfleet_contracts.names import API_VERSION, GROUP, KIND, PLURAL, VERSION
 from warmfleet_contracts.resources.conditions import ConditionStatus, ConditionType
 from warmfleet_contracts.resources.manifests import parse_manifest
 from warmfleet_contracts.resources.model_deployment import ModelDeployment
+from warmfleet_testing.documents.generated_page import with_tables
 from warmfleet_testing.resources.crd_schema import (
     Schema,
     SchemaField,
@@ -309,7 +310,7 @@ def test_the_page_of_the_documentation_is_made_from_the_definition() -> None:
     page = PAGE.read_text()
 
     assert "`make reference`" in page
-    assert with_tables(page, load_crd()) == page
+    assert with_tables(page, tables(load_crd())) == page
     for field in spec_fields():
         if field.path != "spec" and not field.path.endswith(("[]", "{}")):
             assert f"| `{field.path.removeprefix('spec.')}` |" in page

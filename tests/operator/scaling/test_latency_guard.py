@@ -36,10 +36,14 @@ def served(load_permille, milliseconds, count=4, *, refused=0, queued=0, waiting
     )
 
 
-def mostly(milliseconds, *, late):
-    """Of 100 requests so many took three seconds, the others that long."""
-    counts, tail = latencies(milliseconds, 100 - late).counts, latencies(3000, late).counts
-    return LatencyHistogram((*counts, *tail[len(counts) :]))
+def with_late_requests(late, *, load_permille, seconds):
+    """What four replicas become while so many of 100 requests take three seconds, and the others 200 ms."""
+    counts, tail = latencies(200, 100 - late).counts, latencies(3000, late).counts
+    mixed = LatencyHistogram((*counts, *tail[len(counts) :]))
+    ticks = Ticks(TARGETED)
+    ticks.run(served(800, 200), at_rest(4), 60)
+    view = replace(served(load_permille, 200), first_token=mixed)
+    return ticks.run(view, at_rest(4), seconds)[-1].to_replicas
 
 
 def test_a_percentile_above_its_target_adds_replicas_below_the_targets_of_utilization():
@@ -123,14 +127,9 @@ def test_prompts_that_wait_are_a_forecast_before_any_of_them_was_answered():
 
 def test_as_many_late_requests_as_chance_brings_add_none():
     """Of 100 requests at the 95th percentile 5 may be late; 8 are by chance often, 15 are not."""
-    decisions = {}
-    for late in (8, 15):
-        ticks = Ticks(TARGETED)
-        ticks.run(served(800, 200), at_rest(4), 60)
-        view = replace(served(3300, 200), first_token=mostly(200, late=late))
-        decisions[late] = ticks.run(view, at_rest(4), 30)[-1]
+    wanted = {late: with_late_requests(late, load_permille=3300, seconds=30) for late in (8, 15)}
 
-    assert {late: item.to_replicas > 4 for late, item in decisions.items()} == {8: False, 15: True}
+    assert {late: number > 4 for late, number in wanted.items()} == {8: False, 15: True}
 
 
 def test_time_between_tokens_is_the_mean_of_each_answer():
@@ -160,12 +159,7 @@ def test_a_shrink_must_leave_the_predicted_percentile_within_its_target():
 
 def test_as_many_late_requests_as_chance_brings_keep_no_replica():
     """What growth would not ask for is no need of a shrink either."""
-    left = {}
-    for late in (8, 15):
-        ticks = Ticks(TARGETED)
-        ticks.run(served(800, 200), at_rest(4), 60)
-        view = replace(served(1700, 200), first_token=mostly(200, late=late))
-        left[late] = ticks.run(view, at_rest(4), WATCHED)[-1].to_replicas
+    left = {late: with_late_requests(late, load_permille=1700, seconds=WATCHED) for late in (8, 15)}
 
     assert left == {8: 3, 15: 4}
 

@@ -12,7 +12,7 @@ from warmfleet_testing.engine.engine_ready import READY
 from warmfleet_testing.engine.tiny_tokenizer import tiny_prompt_assets
 from warmfleet_worker.server import requests
 from warmfleet_worker.server.answer_tokens import EchoedPrompt, text_offsets
-from warmfleet_worker.server.requests import INLINE_ECHO_TOKENS, DispatchHeaders, PromptReader
+from warmfleet_worker.server.requests import INLINE_DECODED_TOKENS, DispatchHeaders, PromptReader
 
 CONTROL = 1
 LETTER = 100
@@ -41,7 +41,7 @@ async def echoes_of(
 async def test_the_number_of_all_tokens_decides_where_prompts_are_decoded(
     token_id: int, surplus: int, inline: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    half = INLINE_ECHO_TOKENS // 2
+    half = INLINE_DECODED_TOKENS // 2
     prompts = [[token_id] * half, [token_id] * (half - 1 + surplus) + [LETTER]]
 
     echoes, found_inline = await echoes_of(prompts, monkeypatch)
@@ -51,7 +51,7 @@ async def test_the_number_of_all_tokens_decides_where_prompts_are_decoded(
 
 
 async def test_equal_prompts_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    prompt = [CONTROL] * (INLINE_ECHO_TOKENS - 1) + [LETTER]
+    prompt = [CONTROL] * (INLINE_DECODED_TOKENS - 1) + [LETTER]
 
     echoes, inline = await echoes_of([prompt] * 3, monkeypatch)
 

@@ -262,29 +262,14 @@ def test_a_prompt_without_known_tokens_is_refused(client, prompt):
 
 
 @pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({"prompt": "hello " * 100_000}, "prompt"),
-        ({"prompt": "zq" * 800}, "prompt"),
-        ({"messages": [{"role": "assistant"}] * 100_000}, "messages"),
-        ({"messages": [{"role": "user", "content": "<|im_end|>" * 400}]}, "messages"),
-    ],
-    ids=["far too long", "too long", "too many messages", "too long a message"],
+    "body",
+    [{"prompt": "zq" * 2000}, {"messages": [{"role": "assistant"}] * 2000}],
+    ids=["text", "conversation"],
 )
-def test_no_more_tokens_than_the_context_has_are_made_of_a_text(client, body, param):
-    response = client.post("/tokenize", json=body)
+def test_a_text_beyond_the_context_is_tokenized_whole(client, body):
+    answer = client.post("/tokenize", json=body).json()
 
-    error = error_of(response)
-    assert (response.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", param)
-    assert "maximum context length is 1024 tokens" in str(error["message"])
-
-
-def test_a_text_of_as_many_tokens_as_the_context_has_is_tokenized(client):
-    per_word = client.post("/tokenize", json={"prompt": "zq" * 10}).json()["count"] // 10
-
-    answer = client.post("/tokenize", json={"prompt": "zq" * (1024 // per_word)}).json()
-
-    assert answer["count"] == answer["max_model_len"] == len(answer["tokens"]) == 1024
+    assert answer["count"] == len(answer["tokens"]) > answer["max_model_len"] == 1024
 
 
 def test_typed_control_tokens_stay_text(client):

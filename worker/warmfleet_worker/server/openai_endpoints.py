@@ -14,11 +14,11 @@ from warmfleet_contracts.openai import (
     decode_detokenize_request,
     decode_tokenize_request,
 )
-from warmfleet_contracts.prompts.prompt_size import INLINE_CHARS
 from warmfleet_runtime.http.body import decode_body, read_body
 from warmfleet_worker.server.answer_tokens import EchoedPrompt
 from warmfleet_worker.server.answers import AnswerHead, ChatDialect, CompletionDialect
 from warmfleet_worker.server.requests import (
+    INLINE_DECODED_TOKENS,
     PromptReader,
     encode_messages,
     encode_text,
@@ -67,11 +67,13 @@ class OpenAIEndpoints:
     async def tokenize(self, request: Request) -> Response:
         decoded = await decode_body(await read_body(request), decode_tokenize_request)
         self._check_model(decoded.model)
-        encoder, limit = self._worker.encoder, self._worker.ready_engine().max_model_length_tokens
+        # Of any number of tokens: who counts wants to know by how much a text exceeds the context.
+        encoder = self._worker.encoder
         if decoded.messages is not None:
-            token_ids = await encode_messages(encoder, decoded.messages, limit)
+            token_ids = await encode_messages(encoder, decoded.messages)
         else:
-            token_ids = await encode_text(encoder, decoded.prompt or "", limit)
+            token_ids = await encode_text(encoder, decoded.prompt or "")
+        limit = self._worker.ready_engine().max_model_length_tokens
         return JSONResponse({"count": len(token_ids), "max_model_len": limit, "tokens": token_ids})
 
     async def detokenize(self, request: Request) -> Response:
@@ -81,7 +83,7 @@ class OpenAIEndpoints:
         # Many tokens take a while, and live streams must not wait for them.
         text = (
             await asyncio.to_thread(decode, decoded.token_ids)
-            if len(decoded.token_ids) > INLINE_CHARS
+            if len(decoded.token_ids) > INLINE_DECODED_TOKENS
             else decode(decoded.token_ids)
         )
         return JSONResponse({"prompt": text})

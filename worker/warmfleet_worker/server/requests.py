@@ -41,8 +41,8 @@ from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.server.answer_tokens import EchoedPrompt, text_offsets
 from warmfleet_worker.server.engine_client import SequenceRequest
 
-INLINE_ECHO_TOKENS: Final = 4_096
-"""More tokens of echoed prompts are decoded in a thread. Their text does not count: it may be empty."""
+INLINE_DECODED_TOKENS: Final = 4_096
+"""More tokens of one request are decoded in a thread. Their text does not count: it may be empty."""
 MAX_LOGPROBS: Final = 4 * 1024 * 1024
 """Log probabilities that one request may ask for in all: 20 beside each token of 200,000."""
 _PRIORITY: Final = re.compile(r"-?[0-9]{1,3}")
@@ -119,7 +119,7 @@ class PromptReader:
         """The `n` sequences of a chat request; raises RequestError."""
         segments = self._memory.of_salt(_request_salt(request, dispatch))
         limit_tokens = self._ready.max_model_length_tokens
-        token_ids = await encode_messages(self._encoder, request.messages, limit_tokens, segments)
+        token_ids = await encode_messages(self._encoder, request.messages, segments, limit_tokens)
         return self._sequences(request, [token_ids], dispatch, param="messages")
 
     async def completion(
@@ -136,7 +136,7 @@ class PromptReader:
         for prompt in request.prompts:
             if isinstance(prompt, str):
                 if prompt not in encoded:
-                    encoded[prompt] = await encode_text(self._encoder, prompt, limit_tokens, segments)
+                    encoded[prompt] = await encode_text(self._encoder, prompt, segments, limit_tokens)
                 token_ids.append(encoded[prompt])
             else:
                 token_ids.append(prompt)
@@ -153,7 +153,7 @@ class PromptReader:
             for prompt, sequence in zip(request.prompts, sequences[:: request.n], strict=True)
         }
         with_tokens = request.logprobs is not None
-        if sum(len(token_ids) for _, token_ids in prompts.values()) > INLINE_ECHO_TOKENS:
+        if sum(len(token_ids) for _, token_ids in prompts.values()) > INLINE_DECODED_TOKENS:
             echoes = await asyncio.to_thread(self._echoes, prompts, with_tokens=with_tokens)
         else:
             echoes = self._echoes(prompts, with_tokens=with_tokens)
@@ -278,33 +278,36 @@ class PromptReader:
 async def encode_messages(
     encoder: PromptEncoder,
     messages: Sequence[ChatMessage],
-    limit_tokens: int,
     segments: SaltedSegments | None = None,
+    limit_tokens: int | None = None,
 ) -> list[int]:
-    """Token ids of a conversation, at most `limit_tokens`; raises RequestError."""
+    """Token ids of a conversation; a prompt error, or more than `limit_tokens`, becomes a 400."""
     encode = partial(encoder.encode_chat, messages, segments, limit_tokens)
     return await _encoded(encode, conversation_chars(messages), limit_tokens, "messages")
 
 
 async def encode_text(
-    encoder: PromptEncoder, text: str, limit_tokens: int, segments: SaltedSegments | None = None
+    encoder: PromptEncoder,
+    text: str,
+    segments: SaltedSegments | None = None,
+    limit_tokens: int | None = None,
 ) -> list[int]:
-    """Token ids of a completion prompt, at most `limit_tokens`; raises RequestError."""
+    """Token ids of a text; a prompt error, or more than `limit_tokens`, becomes a 400."""
     encode = partial(encoder.encode_text, text, segments, limit_tokens)
     return await _encoded(encode, len(text), limit_tokens, "prompt")
 
 
-async def _encoded(encode: Callable[[], list[int]], chars: int, limit_tokens: int, param: str) -> list[int]:
-    """What `encode` returns, in a thread if the prompt is large; a prompt error becomes a 400."""
+async def _encoded(
+    encode: Callable[[], list[int]], chars: int, limit_tokens: int | None, param: str
+) -> list[int]:
+    """What `encode` returns, in a thread if the prompt is large."""
     try:
-        token_ids = await asyncio.to_thread(encode) if chars > INLINE_CHARS else encode()
+        return await asyncio.to_thread(encode) if chars > INLINE_CHARS else encode()
     except PromptTooLongError as error:
+        assert limit_tokens is not None  # else no prompt is too long
         raise context_length_error(None, limit_tokens, param) from error
     except PromptError as error:
         raise RequestError(str(error), param=param) from error
-    if len(token_ids) > limit_tokens:
-        raise context_length_error(len(token_ids), limit_tokens, param)
-    return token_ids
 
 
 def _request_salt(request: GenerationRequest, dispatch: DispatchHeaders) -> bytes:

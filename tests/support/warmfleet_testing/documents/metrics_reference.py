@@ -27,13 +27,12 @@ from warmfleet_router.prewarm.handover_plan import Skipped
 from warmfleet_router.routing.decisions import Difference, Mode, Outcome
 from warmfleet_router.workers.breakers import Cause
 from warmfleet_router.workers.event_stream import StreamCounts
-from warmfleet_worker.engine.messages import EngineReady
+from warmfleet_testing.documents.generated_page import with_tables
+from warmfleet_testing.engine.engine_ready import READY
 from warmfleet_worker.metrics import WorkerMetrics
 from warmfleet_worker.native.levels import Level
 
 PAGE: Final = Path(__file__).parents[4] / "docs" / "reference" / "metrics.md"
-BEGIN: Final = "<!-- tables: made by `make reference` -->"
-END: Final = "<!-- end of tables -->"
 
 WORKER_LABELS: Final = ("model_name", "engine")
 """Of every metric of a worker; the page names them once."""
@@ -260,21 +259,7 @@ class Exported:
 def exported() -> dict[str, Exported]:
     """Every metric by the name of `warmfleet_contracts.metrics`."""
     worker = WorkerMetrics("model")
-    worker.on_ready(
-        EngineReady(
-            epoch="",
-            identity=b"",
-            block_size_tokens=16,
-            window_tokens=0,
-            total_blocks=1,
-            kv_bytes_per_token=1,
-            max_model_length_tokens=1,
-            max_batched_tokens=1,
-            max_running_sequences=1,
-            dtype="float32",
-            device="cpu",
-        )
-    )
+    worker.on_ready(READY)
     registries = {
         "router": RouterMetrics().registry,
         "worker": worker.registry,
@@ -292,7 +277,7 @@ def _registered(registry: CollectorRegistry) -> Iterator[MetricWrapperBase]:
     yield from (one for one in registry._collector_to_names if isinstance(one, MetricWrapperBase))
 
 
-def tables(metrics: Mapping[str, Exported]) -> str:
+def metric_tables(metrics: Mapping[str, Exported]) -> str:
     """A table for each question."""
     parts = []
     for question, uses in QUESTIONS.items():
@@ -304,19 +289,6 @@ def tables(metrics: Mapping[str, Exported]) -> str:
             "",
         ]
     return "\n".join(parts)
-
-
-def with_tables(page: str, metrics: Mapping[str, Exported]) -> str:
-    """The page with its tables made again.
-
-    Raises:
-        ValueError: a marker is missing.
-    """
-    head, begin, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{PAGE.name} must hold {BEGIN} and {END}")
-    return f"{head}{BEGIN}\n{tables(metrics)}{END}{tail}"
 
 
 def _row(metric: Exported, use: Use) -> str:
@@ -342,7 +314,7 @@ def _labels(labels: Iterable[str], values: Mapping[str, Values]) -> Iterator[str
 
 def main() -> None:
     """Write the page."""
-    PAGE.write_text(with_tables(PAGE.read_text(), exported()))
+    PAGE.write_text(with_tables(PAGE.read_text(), metric_tables(exported())))
     sys.stdout.write(f"{PAGE.name} is up to date\n")
 
 
