@@ -5,7 +5,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -186,3 +186,32 @@ async def test_bytes_that_were_flipped_reach_no_client_as_an_event_stream_of_the
 
     network.proxy.faults.corrupt_every_bytes = 0
     await network.router.until(lambda: fleet.worker("w0").ready, seconds=20)
+
+
+async def test_a_proxy_that_ends_while_it_connects_leaves_no_connection_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python warns of one at some later collection, in whichever test runs then."""
+    made: list[asyncio.StreamWriter] = []
+    connect, is_made = asyncio.open_connection, asyncio.Event()
+
+    async def slowly(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await connect(host, port)
+        made.append(writer)
+        is_made.set()
+        await asyncio.sleep(0.05)
+        return reader, writer
+
+    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with running_fault_proxy(f"http://{host}:{port}") as proxy:
+        monkeypatch.setattr(asyncio, "open_connection", slowly)
+        _, client = await connect("127.0.0.1", int(proxy.url.rpartition(":")[2]))
+        await asyncio.wait_for(is_made.wait(), 10)
+    client.close()
+    server.close()
+    with suppress(OSError):
+        await client.wait_closed()
+    await server.wait_closed()
+
+    assert [writer.is_closing() for writer in made] == [True]

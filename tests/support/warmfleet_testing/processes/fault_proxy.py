@@ -84,11 +84,18 @@ class FaultProxy:
         if self.faults.refuse:
             reset(client)
             return
+        connecting = asyncio.create_task(asyncio.open_connection(self.host, self.port))
         try:
-            upstream_reader, upstream = await asyncio.open_connection(self.host, self.port)
+            upstream_reader, upstream = await asyncio.shield(connecting)
         except OSError:
             reset(client)
             return
+        except asyncio.CancelledError:
+            # `open_connection` that is cancelled may leave a connection that is made and never closed.
+            with suppress(OSError):
+                reset((await connecting)[1])
+            reset(client)
+            raise
         connection = _Connection(client, upstream)
         self._connections.add(connection)
         try:
