@@ -80,6 +80,11 @@ class RouterMetrics:
         )
         for result in ("loaded", "refused"):
             self._key_file_loads.labels(result)
+        self._key_file_refused = self._gauge(
+            names.ROUTER_KEY_FILE_REFUSED,
+            "1 while the key file as it is now is refused, so that the last valid keys are in force; else 0.",
+            (),
+        )
         self._decisions = self._counter(
             names.ROUTER_DECISIONS,
             "First choices of a worker, by whether the prefix index and the tokenizer were known.",
@@ -341,10 +346,14 @@ class RouterMetrics:
         """`tenant` is a name out of the key file, never what a client sent."""
         self._tenant_requests.labels(self._tenant_label(tenant), outcome).inc()
 
-    def on_key_file(self, result: str, *, keys: int | None = None) -> None:
-        self._key_file_loads.labels(result).inc()
-        if keys is not None:
-            self._keys.set(keys)
+    def on_keys_loaded(self, keys: int) -> None:
+        self._key_file_loads.labels("loaded").inc()
+        self._key_file_refused.set(0)
+        self._keys.set(keys)
+
+    def on_key_file_refused(self) -> None:
+        self._key_file_loads.labels("refused").inc()
+        self._key_file_refused.set(1)
 
     def on_refused(self, status: int) -> None:
         self._refused.labels(str(status)).inc()

@@ -209,8 +209,11 @@ def missed(cause, tokens):
         ),
         (
             "WarmfleetKeyFileRefused",
-            {series("warmfleet_router_key_file_loads_total", namespace="n", result="loaded"): range(21)},
-            {series("warmfleet_router_key_file_loads_total", namespace="n", result="refused"): range(21)},
+            {series("warmfleet_router_key_file_refused", namespace="n", pod="p"): [1] * 20 + [0]},
+            {
+                series("warmfleet_router_key_file_refused", namespace="n", pod="p"): [1] * 21,
+                series("warmfleet_router_key_file_refused", namespace="n", pod="q"): [0] * 21,
+            },
             [{"namespace": "n"}],
         ),
         (
@@ -220,6 +223,22 @@ def missed(cause, tokens):
                 series("vllm:kv_cache_usage_perc", namespace="n", model_name="m", pod="2"): [0.5] * 21,
             },
             {series("vllm:kv_cache_usage_perc", namespace="n", model_name="m", pod="1"): [0.99] * 21},
+            [{"model_name": "m", "namespace": "n"}],
+        ),
+        (
+            "WarmfleetCacheFull",
+            {
+                series("vllm:kv_cache_usage_perc", namespace="n", model_name="m", pod="1"): [0.85] * 21,
+                series("warmfleet_router_held_requests", namespace="r", model_name="m", pod="2"): [0] * 21,
+                series("warmfleet_router_held_requests", namespace="r", model_name="o", pod="2"): [3] * 21,
+            },
+            {
+                series("vllm:kv_cache_usage_perc", namespace="n", model_name="m", pod="1"): [0.85] * 21,
+                series("warmfleet_router_held_requests", namespace="r", model_name="m", pod="2"): [
+                    0,
+                    *[3, 0] * 10,
+                ],
+            },
             [{"model_name": "m", "namespace": "n"}],
         ),
         (

@@ -105,7 +105,7 @@ class KeySource:
         except KeyFileError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
-                self._metrics.on_key_file("refused")
+                self._metrics.on_key_file_refused()
                 _log.error("key file refused, the last good keys stay", path=str(path), reason=self._problem)
             if self._problem.startswith("cannot be read"):
                 self._content = None  # the same content may come back
@@ -134,4 +134,4 @@ class KeySource:
         by_end = sorted(keys.keys, key=lambda key: key.expires_unix_seconds)
         self._last_keys = {key.tenant: key for key in by_end}
         self._problem = ""
-        self._metrics.on_key_file("loaded", keys=len(keys.keys))
+        self._metrics.on_keys_loaded(len(keys.keys))

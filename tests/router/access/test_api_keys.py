@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from warmfleet_contracts.keys import encode_key_file, new_key
+from warmfleet_contracts.keys import NewKey, encode_key_file, new_key
 from warmfleet_router.access.api_keys import POLL_SECONDS
 from warmfleet_router.settings import parse_settings
 from warmfleet_testing.router.guarded_router import guarded, json_of, status_of
@@ -61,6 +61,11 @@ async def test_a_changed_file_comes_into_force_however_it_was_changed(stub, keys
         assert await status_of(router, "GET", "/v1/models", bearer(first)) == 200
 
 
+async def metrics_of(router: RunningRouter, key: NewKey) -> str:
+    async with router.http.get(router.url + "/metrics", headers=bearer(key)) as response:
+        return await response.text()
+
+
 async def test_an_unusable_file_leaves_the_last_valid_keys_and_is_reported(stub, keys, tmp_path, caplog):
     admin = keys.add("ops", scopes=["inference", "admin"])
     path = tmp_path / "keys.json"
@@ -80,11 +85,12 @@ async def test_an_unusable_file_leaves_the_last_valid_keys_and_is_reported(stub,
         await until_problem("keys[0].id")
         path.unlink()
         await until_problem("cannot be read")
+        assert "key_file_refused 1.0" in await metrics_of(router, admin)
         put(path, encode_key_file(keys.file))
         await until_problem("")
-        async with router.http.get(router.url + "/metrics", headers=bearer(admin)) as response:
-            metrics = await response.text()
+        metrics = await metrics_of(router, admin)
     assert 'key_file_loads_total{result="refused"} 2.0' in metrics
+    assert "key_file_refused 0.0" in metrics
     assert "warmfleet_router_keys 1.0" in metrics
 
 

@@ -157,6 +157,7 @@ QUESTIONS: Final[Mapping[str, Mapping[str, Use]]] = {
         names.ROUTER_DISCOVERY_ERRORS: Use("errors"),
         names.ROUTER_KEYS: Use("keys", "max"),
         names.ROUTER_KEY_FILE_LOADS: Use("files"),
+        names.ROUTER_KEY_FILE_REFUSED: Use("1 or 0", "max"),
     },
 }
 """Every metric, under the question that it answers first."""
