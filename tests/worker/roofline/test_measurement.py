@@ -61,6 +61,22 @@ def test_the_limits_are_the_best_rates_of_any_number_of_threads():
     assert {threads for _, _, threads in machine.reads} == {1, 2, 4, 8}
 
 
+def test_what_the_first_product_of_an_element_takes_to_start_is_no_limit_of_the_machine():
+    machine = Machine()
+    started = set()
+
+    def multiply(element, rows):
+        if element not in started:
+            started.add(element)
+            machine.seconds += 0.5
+        machine.multiply(element, rows)
+
+    limits = measure(machine, multiply, 8, machine.clock)
+
+    assert limits.bfloat16_flops_per_second == pytest.approx(3e11)
+    assert limits.float32_flops_per_second == pytest.approx(1.5e11)
+
+
 def test_consecutive_reads_are_of_other_memory():
     machine = Machine()
 

@@ -56,8 +56,8 @@ def measure(
 ) -> MachineLimits:
     """Measure for two seconds at most, in reads and products of about `SLICE_SECONDS`.
 
-    One that takes far longer than the one before it may exceed the two seconds by itself; so does a longer
-    time to fill the memory.
+    One that takes far longer than the one before it may exceed the two seconds by itself; so do the first
+    product of an element, and a longer time to fill the memory.
 
     Raises:
         NotMeasurable: too little memory could be filled within the time.
@@ -120,7 +120,12 @@ def _best_read(
 
 
 def _best_product(element: Element, multiply: Multiply, clock: Callable[[], float]) -> float:
-    """Products and sums per second, of matrices as large as a slice allows."""
+    """Products and sums per second, of matrices as large as a slice allows.
+
+    The first product of an element is not timed: it starts threads and compiles what computes the others,
+    which can take longer than there is time for all.
+    """
+    multiply(element, SMALLEST_PRODUCT)
     best_rate, spent, rows, longest = 0.0, 0.0, SMALLEST_PRODUCT, 0.0
     while spent + longest < PRODUCT_SECONDS:
         started = clock()
