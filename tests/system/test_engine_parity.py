@@ -23,7 +23,7 @@ from warmfleet_testing.engine.runner_driver import load_runner_on
 from warmfleet_testing.engine.tiny_models import (
     DECISIVE_MARGIN,
     DECISIVE_SEEDS,
-    FAMILIES,
+    TINY_FAMILIES,
     decisive_prompt,
     tiny_model_folder,
 )
@@ -46,13 +46,13 @@ but the view from the window is worth every hour of it. This morning we passed a
 clouds lay in it, and a man in a red boat who waved at us. Tomorrow we will arrive and"""
 
 ELEMENT_BYTES = {"BFloat16": 2, "Float32": 4, "Float64": 8}
-IN_BFLOAT16 = [(family, "BFloat16", "cpu") for family in FAMILIES]
+IN_BFLOAT16 = [(family, "BFloat16", "cpu") for family in TINY_FAMILIES]
 """On a GPU PyTorch promises no equal bits in it."""
 IN_OTHERS = [
     pytest.param(family, dtype, device, marks=marks)
     for device, marks in (("cpu", ()), ("cuda", pytest.mark.gpu))
     for dtype in ("Float32", "Float64")
-    for family in FAMILIES
+    for family in TINY_FAMILIES
 ]
 
 

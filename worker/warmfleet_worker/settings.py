@@ -26,7 +26,7 @@ from warmfleet_runtime.http.listener import is_loopback
 Dtype = Literal["Auto", "Float32", "BFloat16", "Float16", "Float64"]
 EngineType = Literal["Warmfleet", "VLLM"]
 CpuKernels = Literal["Auto", "Torch", "AVX2", "AVX512", "AVX512BF16", "AMXBF16"]
-"""Auto: the native step at the best level that the processor runs and that has been run, else PyTorch."""
+"""Auto: the native step at the best level that the processor runs and the system permits, else PyTorch."""
 WeightQuantization = Literal["None", "Int8"]
 BLOCK_SIZES: Final = (16, 32, 64, 128)
 MAX_EXTRA_ARGUMENTS: Final = 64

@@ -15,7 +15,6 @@ _LEVELS: Final = {
     "AVX-512": {"avx512f", "avx512bw", "avx512vl", "avx512dq"},
     "AVX-512-BF16": {"avx512_bf16", "avx512_vnni"},
     "AMX-BF16": {"amx_tile", "amx_bf16"},
-    "Arm bfloat16": {"bf16"},
 }
 """By the flags in /proc/cpuinfo that each needs."""
 _GIB: Final = 2**30

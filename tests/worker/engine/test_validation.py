@@ -4,12 +4,14 @@ import math
 import socket
 import threading
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from warmfleet_contracts.errors import ContractError
+from warmfleet_contracts.openai.generation import Penalty, Probability, RepetitionPenalty, Temperature
 from warmfleet_testing.engine.add_messages import add_sequence
 from warmfleet_testing.engine.fake_runner import EngineDriver
 from warmfleet_worker.engine.messages import (
@@ -21,6 +23,7 @@ from warmfleet_worker.engine.messages import (
     packed_tokens,
 )
 from warmfleet_worker.engine.sampling_params import SamplingParameters
+from warmfleet_worker.engine.validation import _RANGES
 from warmfleet_worker.engine_process import ServerChannel, ServerGoneError, serve
 
 INTEGERS = st.one_of(st.integers(-3, 40), st.sampled_from([-(2**63), 2**63 - 1, 2**64 - 1, 2**31, 10**6]))
@@ -194,3 +197,20 @@ def test_a_server_that_hangs_up_in_the_middle_of_a_frame_ends_the_engine():
     (ending,) = ending_of(encode_message(message)[:-3])
 
     assert isinstance(ending, ServerGoneError)
+
+
+def test_the_engine_checks_every_number_and_takes_all_that_the_api_takes():
+    fields = {field.name: field.type for field in msgspec.structs.fields(SamplingParameters)}
+    numbers = {name for name, kind in fields.items() if kind in (int, float)}
+
+    assert numbers == set(_RANGES)
+    for name, kind in (
+        ("temperature", Temperature),
+        ("top_p", Probability),
+        ("min_p", Probability),
+        ("presence_penalty", Penalty),
+        ("frequency_penalty", Penalty),
+        ("repetition_penalty", RepetitionPenalty),
+    ):
+        (meta,) = kind.__metadata__
+        assert (meta.ge, meta.le) == _RANGES[name], name

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_testing.engine.runner_driver import DEVICES
-from warmfleet_testing.engine.tiny_models import FAMILIES, tiny_model_folder
+from warmfleet_testing.engine.tiny_models import TINY_FAMILIES, tiny_model_folder
 from warmfleet_worker.attention.kv_arena import KvArena
 from warmfleet_worker.attention.torch_gather import TorchGatherAttention
 from warmfleet_worker.engine.batch import Chunk
@@ -29,7 +29,7 @@ BLOCK = 4
 BLOCKS = 120
 MOST_TOKENS = 200
 MODELS = [
-    *((family, {}) for family in FAMILIES),
+    *((family, {}) for family in TINY_FAMILIES),
     ("llama", {"num_attention_heads": 4, "num_key_value_heads": 4}),
     ("llama", {"num_attention_heads": 14, "num_key_value_heads": 2, "hidden_size": 112, "head_dim": 8}),
     ("llama", {"num_attention_heads": 8, "num_key_value_heads": 1, "tie_word_embeddings": True}),

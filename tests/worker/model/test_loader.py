@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from warmfleet_contracts.errors import ModelError
-from warmfleet_testing.engine.tiny_models import FAMILIES, LLAMA3_ROPE, tiny_model_folder
+from warmfleet_testing.engine.tiny_models import LLAMA3_ROPE, TINY_FAMILIES, tiny_model_folder
 from warmfleet_worker.model.config import Llama3Scaling, load_model_config
 from warmfleet_worker.model.loader import load_decoder
 from warmfleet_worker.model.shapes import expected_shapes
@@ -18,7 +18,7 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TINY_FAMILIES)
 def test_a_sharded_checkpoint_loads_like_a_single_one(family, tmp_path):
     # given
     single = tiny_model_folder(family, tmp_path / "single")
@@ -74,7 +74,7 @@ def test_a_derived_table_of_old_checkpoints_is_ignored(tmp_path):
     _load(folder)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TINY_FAMILIES)
 def test_every_missing_tensor_is_named(family, tmp_path):
     folder = tiny_model_folder(family, tmp_path, num_hidden_layers=1)
     complete = load_file(folder / WEIGHTS)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from warmfleet_testing.engine.runner_driver import DEVICES, RunnerDriver, load_runner_on
 from warmfleet_testing.engine.tiny_models import (
     DECISIVE_SEEDS,
-    FAMILIES,
     LLAMA3_ROPE,
+    TINY_FAMILIES,
     decisive_prompt,
     tiny_model_folder,
 )
@@ -33,7 +33,7 @@ transformers.utils.logging.disable_progress_bar()
 PROMPT_TOKENS = 69
 OUTPUT_TOKENS = 500
 BLOCK = 16
-MODELS = [*((family, "Float32") for family in FAMILIES), ("llama", "Float64")]
+MODELS = [*((family, "Float32") for family in TINY_FAMILIES), ("llama", "Float64")]
 CASES = [
     *((*model, "cpu") for model in MODELS),
     *(pytest.param((*model, "cuda"), marks=pytest.mark.gpu) for model in MODELS),
@@ -65,8 +65,8 @@ OF_ONE_FAMILY = [
 @pytest.mark.parametrize(
     ("family", "overrides"),
     [
-        *[pytest.param(f, o, id=f"{f} {name}") for f in FAMILIES for name, o in HEADS.items()],
-        *[pytest.param(f, o, id=f"{f} {name}") for f in FAMILIES for name, o in FEATURES.items()],
+        *[pytest.param(f, o, id=f"{f} {name}") for f in TINY_FAMILIES for name, o in HEADS.items()],
+        *[pytest.param(f, o, id=f"{f} {name}") for f in TINY_FAMILIES for name, o in FEATURES.items()],
         *[pytest.param(f, o, id=f"{f} {o}") for f, o in OF_ONE_FAMILY],
     ],
 )

@@ -7,7 +7,10 @@ from typing import get_args
 
 import pytest
 
-from warmfleet_worker.model.config import ModelConfig
+from warmfleet_testing.engine.tiny_models import TINY_FAMILIES, tiny_model_folder
+from warmfleet_worker.engine.sampling_params import SamplingParameters
+from warmfleet_worker.model.config import FAMILIES, ModelConfig, load_model_config
+from warmfleet_worker.model.shapes import expected_shapes
 from warmfleet_worker.native import build, library, model
 from warmfleet_worker.native.build import SOURCES, compile_library, compiler
 from warmfleet_worker.native.formats import KvElement, WeightFormat
@@ -38,6 +41,12 @@ JUDGED = {
     *("qkv_bias", "output_bias", "query_key_norm"),
 }
 """What the native step computes by. Without effect on a step: how a sequence ends, the family's name."""
+OUTSIDE_THE_STEP = {
+    *("logit_bias", "presence_penalty", "frequency_penalty", "repetition_penalty"),  # runner/penalties.py,
+    *("min_output_tokens", "stop_token_ids"),  # which bars these until then
+    *("max_output_tokens", "logprobs", "prompt_logprobs"),
+}
+"""Sampling parameters that change logits before the step's sampler, or that are of the engine."""
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +98,31 @@ def test_every_level_can_be_asked_for_by_name():
 def test_a_new_property_of_a_model_has_to_be_computed_or_refused():
     """A field that is added for PyTorch would otherwise be ignored by the native step without a word."""
     assert {field.name for field in fields(ModelConfig)} - JUDGED == {"architecture", "end_token_ids"}
+
+
+def test_a_new_sampling_parameter_has_to_be_handed_to_the_native_step_or_be_known_to_act_outside_it():
+    """One that only PyTorch's sampler reads would otherwise have no effect by default."""
+    handed_over = {name for name, _ in library.SamplingStruct._fields_} - {"output_index", "reserved"}
+
+    assert set(SamplingParameters.__struct_fields__) - handed_over == OUTSIDE_THE_STEP
+
+
+def test_a_familys_tensors_are_those_that_the_native_step_takes(tmp_path):
+    """One that is only loaded for PyTorch would otherwise be left out of the native step without a word."""
+    of_layers, architectures = set(), set()
+    for family in TINY_FAMILIES:
+        for biases in (False, True):
+            folder = tiny_model_folder(family, tmp_path / f"{family} {biases}", attention_bias=biases)
+            config = load_model_config(folder)
+            architectures.add(config.architecture)
+            of_layers |= {
+                name.removeprefix("model.layers.0.")
+                for name in expected_shapes(config)
+                if name.startswith("model.layers.0.")
+            }
+
+    assert architectures == set(FAMILIES)
+    assert of_layers == {name for tensor in LAYER_TENSORS for name in tensor.names}
 
 
 def test_the_sources_compile_without_a_warning(tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from warmfleet_testing.engine.tiny_models import FAMILIES, LLAMA3_ROPE, tiny_model_folder
+from warmfleet_testing.engine.tiny_models import LLAMA3_ROPE, TINY_FAMILIES, tiny_model_folder
 from warmfleet_testing.exact.emulated_tiles import emulated_tiles
 from warmfleet_testing.exact.int8_weights import dequantised
 from warmfleet_testing.exact.model_steps import head_logits, hidden_rows
@@ -152,7 +152,7 @@ def test_the_head_gives_a_row_the_same_scores_in_every_batch(folder, case, alone
         assert torch.equal(head_logits(model, hidden[:rows]), alone_logits)
 
 
-@pytest.mark.parametrize(("family", "overrides"), [*((name, {}) for name in FAMILIES), *ODD_SHAPES])
+@pytest.mark.parametrize(("family", "overrides"), [*((name, {}) for name in TINY_FAMILIES), *ODD_SHAPES])
 def test_scores_are_as_near_to_float64_as_those_of_pytorch(tmp_path, case, family, overrides):
     # given
     folder = tiny_model_folder(family, tmp_path, **overrides)

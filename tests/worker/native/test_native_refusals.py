@@ -106,16 +106,18 @@ def test_a_user_who_names_no_kernels_gets_the_best_level(folder):
     assert chosen.not_permitted is (None if chosen.level is levels[-1] else levels[-1])
 
 
-def test_where_the_system_refuses_registers_the_level_below_computes_and_their_name_is_refused(
-    folder, monkeypatch
+@pytest.mark.parametrize("levels", [1, 2])
+def test_where_the_system_refuses_registers_a_level_below_computes_and_their_name_is_refused(
+    folder, monkeypatch, levels
 ):
     config, best = load_model_config(folder), max(Level)
     monkeypatch.setattr(NativeLibrary, "levels", lambda *_: tuple(Level))
-    monkeypatch.setattr(NativeLibrary, "request_permission", lambda _, level: level is not best)
+    refused = sorted(Level)[-levels:]
+    monkeypatch.setattr(NativeLibrary, "request_permission", lambda _, level: level not in refused)
 
     chosen = choose_native("Auto", "BFloat16", config, 16)
 
-    assert (chosen.level, chosen.not_permitted) == (sorted(Level)[-2], best)
+    assert (chosen.level, chosen.not_permitted) == (sorted(Level)[-levels - 1], best)
     with pytest.raises(KernelsNotAvailable, match=f"the system does not let this process use {best.title}"):
         choose_native(best.option, "BFloat16", config, 16)
 

@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from warmfleet_testing.engine.runner_driver import load_runner_on
-from warmfleet_testing.engine.tiny_models import FAMILIES, tiny_model_folder
+from warmfleet_testing.engine.tiny_models import TINY_FAMILIES, tiny_model_folder
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model.loader import load_decoder
 from warmfleet_worker.native.formats import WeightFormat
@@ -34,7 +34,7 @@ ANSWER_TOKENS = 8
 TOKENS = len(PROMPT) + ANSWER_TOKENS - 1
 WINDOWED = {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 0}
 MODELS = [
-    *[pytest.param(family, {}, id=family) for family in FAMILIES],
+    *[pytest.param(family, {}, id=family) for family in TINY_FAMILIES],
     pytest.param("llama", {"num_key_value_heads": 1, "tie_word_embeddings": True}, id="MQA tied"),
     pytest.param("llama", {"attention_bias": True}, id="bias"),
     pytest.param("qwen3", WINDOWED, id="norms and window"),
@@ -69,7 +69,7 @@ def compared(trace: EngineTrace, reference: Reference, dtype: str):
     return compare(trace, reference, units_of(DTYPES[dtype]))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", TINY_FAMILIES)
 def test_the_reference_is_what_transformers_computes_in_float64(family, tmp_path):
     folder = tiny_model_folder(family, tmp_path)
     reference = reference_of(folder, "Float64")

@@ -15,6 +15,7 @@ from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.kv_cache.block_table import blocks_for
 
 MAX_STOP_TOKEN_IDS: Final = 1024
+"""A request may name 128; the others are the ends of the model."""
 MAX_LOGIT_BIASES: Final = 1024
 _MAX_COUNT: Final = 2**31
 _RANGES: Final[Mapping[str, tuple[float, float]]] = {

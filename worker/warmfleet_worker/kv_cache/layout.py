@@ -4,7 +4,9 @@ One block is one contiguous region across all layers, so that moving a block is 
 
     block | layer | K then V | KV head | token | head dimension
 
-Every backend reads the strides from here and none assumes that they are packed.
+Every backend reads the strides from here and none assumes that they are packed. PyTorch and Triton have a
+head's tokens in this order. The native step has one of its own within what a block has of a head, 16 tokens
+at a time (native/csrc/pairs.inc), and no use for `token_stride_bytes`.
 """
 
 from dataclasses import dataclass
@@ -30,7 +32,7 @@ class KvShape:
 
 @dataclass(frozen=True, slots=True)
 class KvLayout:
-    """Offsets and strides within the KV arena, in bytes. Within a token the head dimension is contiguous."""
+    """Offsets and strides within the KV arena, in bytes."""
 
     shape: KvShape
     block_size_tokens: int

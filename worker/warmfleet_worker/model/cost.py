@@ -15,6 +15,7 @@ _QUANTISED_WEIGHT_BYTES: Final = {"Int8": 17 / 16}
 def model_cost(config: ModelConfig, element_bytes: int, weight_quantization: str = "None") -> ModelCost:
     """The cost of this model with weights, unless they are quantised, and KV of `element_bytes` each.
 
+    Of layers without experts: each token is multiplied by all their weights.
     An embedding is read by rows, which count for nothing, and as the head where both are one.
     """
     shapes = expected_shapes(config)

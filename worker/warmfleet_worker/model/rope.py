@@ -1,6 +1,8 @@
 """Rotary position embeddings (Su et al. 2021, arXiv:2104.09864), with Llama 3.1's frequency scaling.
 
 Pairs are (i, i + head_dim / 2), as in every Hugging Face checkpoint of the families served here.
+The native step has its table in `rotary_frequencies` and its rotation in native/csrc/rows.inc; Triton's is in
+`gpu.kernels`.
 """
 
 from dataclasses import dataclass

@@ -76,7 +76,8 @@ def layer_output(
 ) -> Tensor:
     """Residual stream after one layer, [tokens, hidden], from that before it.
 
-    `gpu.decoder` has the same layer by kernels.
+    The same layer is in `gpu.decoder` by kernels, in `compute_layer` of native/csrc/step.c, and in
+    `parity.rounding`, which bounds what rounding does to it. A family that changes one changes all.
 
     `attend` is that layer's part of a `StepAttention`.
     """

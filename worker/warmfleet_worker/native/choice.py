@@ -71,17 +71,19 @@ def choose_native(
     asked = max(levels) if kernels == "Auto" else _LEVELS[kernels]
     if asked not in levels:
         raise KernelsNotAvailable(
-            f"{kernels} kernels: this machine runs {', '.join(level.title for level in levels)}"
+            f"{kernels} kernels: this machine runs {', '.join(level.option for level in levels)}"
         )
     element = ELEMENTS[dtype]
     weights = WeightFormat.INT8 if weight_quantization == "Int8" else UNQUANTISED[element]
     # A level that has no use for its units with these, as AVX-512-BF16 in Float32, is that of the one below.
-    *below, best = (level for level in library.levels(weights, element) if level <= asked)
+    best, *below = (level for level in reversed(library.levels(weights, element)) if level <= asked)
     if library.request_permission(best):
         return NativeChoice(library, best, weights, element)
     if kernels != "Auto":
         raise KernelsNotAvailable(f"{kernels} kernels: the system does not let this process use {best.title}")
-    return NativeChoice(library, below[-1], weights, element, not_permitted=best)
+    # The lowest level needs no permission.
+    level = next(level for level in below if library.request_permission(level))
+    return NativeChoice(library, level, weights, element, not_permitted=best)
 
 
 def _library_for(dtype: str, config: ModelConfig, block_size_tokens: int) -> NativeLibrary:

@@ -7,9 +7,10 @@ from warmfleet_worker.settings import CpuKernels
 
 
 class Level(IntEnum):
-    """Values are those of `wf_level` in csrc/warmfleet_step.h.
+    """Values are those of `wf_level` in csrc/warmfleet_step.h, ascending: Auto takes the highest that runs.
 
-    AVX2 and AVX512 have equal bits; a level with other units has bits of its own.
+    Where the system does not permit that, the next below that it permits. AVX2 and AVX512 have equal bits;
+    a level with other units has bits of its own.
     """
 
     AVX2 = 0

@@ -5,6 +5,7 @@ that a model takes no more memory than its weights and one layer in float64.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -87,7 +88,8 @@ class _WholeSequence:
 
 
 def _widened_layer(layer: DecoderLayer) -> DecoderLayer:
-    return DecoderLayer(
+    return replace(
+        layer,
         input_norm=_widened_norm(layer.input_norm),
         qkv=_widened_linear(layer.qkv),
         query_norm=_widened_norm(layer.query_norm) if layer.query_norm is not None else None,

@@ -18,7 +18,6 @@ from torch import Tensor
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model.shapes import expected_shapes
 
-FAMILIES: Final = ("llama", "mistral", "qwen2", "qwen3")
 LLAMA3_ROPE: Final[Mapping[str, Any]] = {
     "rope_type": "llama3",
     "rope_theta": 10_000.0,
@@ -60,6 +59,7 @@ _OF_FAMILY: Final[Mapping[str, Mapping[str, Any]]] = {
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 24},
 }
+TINY_FAMILIES: Final = tuple(_OF_FAMILY)
 
 
 def tiny_model_folder(family: str, folder: Path, *, seed: int = 0, **overrides: Any) -> Path:

@@ -1,5 +1,5 @@
 /* One step of a decoder-only transformer over the paged KV arena: what model/transformer.py computes, in passes
- * of up to WF_MAX_ROWS rows and six jobs per layer.
+ * of up to WF_MAX_ROWS rows, each of them layer by layer.
  *
  * The residual stream, norms, rotations, scores and sums are float32. Each job is a struct on the stack of the
  * function that runs it.

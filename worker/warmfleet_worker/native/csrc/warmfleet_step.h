@@ -10,7 +10,8 @@
  * levels.c lists and levels/ compiles, each file with its own flags, from pairs.inc and int8.inc with tiles.inc
  * (products), amx.inc and tile_registers.h (those of tile registers), panels.inc (weights), projection.inc,
  * attention.inc, rows.inc and sampler.inc. vectors.h has sixteen lanes on both instruction sets, int8_layout.h the shape
- * of 8-bit weights.
+ * of 8-bit weights. Other code of one processor: intrinsics in int8.inc, pairs.inc, attention.inc, amx.inc and pool.c,
+ * what is asked of processor and system in levels.c.
  */
 #ifndef WARMFLEET_STEP_H
 #define WARMFLEET_STEP_H
@@ -25,6 +26,7 @@
 enum wf_format { WF_WEIGHTS_BF16 = 0, WF_WEIGHTS_F32 = 1, WF_WEIGHTS_INT8 = 2, WF_FORMATS = 3 };
 /* Of keys and values. */
 enum wf_element { WF_BF16 = 0, WF_F32 = 1, WF_ELEMENTS = 2 };
+/* Ascending: of those that run, the highest is taken, then those below. */
 enum wf_level { WF_AVX2 = 0, WF_AVX512 = 1, WF_AVX512_BF16 = 2, WF_AMX_BF16 = 3, WF_LEVELS = 4 };
 enum wf_status {
     WF_OK = 0, WF_BAD_ARGUMENT = -1, WF_NO_MEMORY = -2, WF_NO_THREAD = -3, WF_NO_LEVEL = -4, WF_NO_PERMISSION = -5
