@@ -6,7 +6,6 @@ what is needed before it can change anything, each of the others at all settings
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import msgspec
 
@@ -19,6 +18,7 @@ from warmfleet_simulator.report import Report, Stopped
 from warmfleet_simulator.scaling.bounds import (
     Met,
     clairvoyant_seconds,
+    meets_a_window,
     needed_at_first,
     peak_requests_per_second,
     peak_static,
@@ -26,9 +26,6 @@ from warmfleet_simulator.scaling.bounds import (
 )
 from warmfleet_simulator.scaling.objective import Objective
 from warmfleet_simulator.simulation import Simulated, SimulationSettings
-
-FAILED_PERCENT: Final = 80.0
-"""A fleet in which fewer requests meet the objective shows nothing of single windows any more."""
 
 
 class PolicyResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +76,7 @@ class ScalingComparison:
 
 
 def compare_scaling(runs: Runs, settings: SimulationSettings, objective: Objective) -> ScalingComparison:
-    """Fleets of fixed size, from `settings.replicas` down to one that fails, then all policies.
+    """Fleets of `settings.replicas` and fewer, fixed, then all policies.
 
     Raises:
         TraceError: a line of the trace.
@@ -88,7 +85,7 @@ def compare_scaling(runs: Runs, settings: SimulationSettings, objective: Objecti
     settings = replace(settings, autoscaler=None, objective=objective)
     settings_to_try = sum(len(other.grid(1.0)) for other in AUTOSCALERS.values())
     runs.plan(settings.replicas + 1 + settings_to_try)
-    fleets = _fixed_fleets(runs, settings)
+    fleets = _fixed_fleets(runs, settings, objective)
     met: dict[int, Sequence[Met]] = {replicas: fleet.met for replicas, fleet in fleets.items()}
     if not met[settings.replicas]:
         raise SimulationError(f"{runs.traffic.name} has no requests")
@@ -132,8 +129,12 @@ def compare_scaling(runs: Runs, settings: SimulationSettings, objective: Objecti
     )
 
 
-def _fixed_fleets(runs: Runs, settings: SimulationSettings) -> dict[int, Simulated]:
-    """By size, from the largest to the first that fails. Some more may be simulated at the same time."""
+def _fixed_fleets(runs: Runs, settings: SimulationSettings, objective: Objective) -> dict[int, Simulated]:
+    """By size, from the largest to one replica, or to the first fleet that meets the objective in no window.
+
+    A fleet that is much too small for the whole trace can be what its quiet windows need. Some more may be
+    simulated at the same time.
+    """
     fleets: dict[int, Simulated] = {}
     sizes = list(range(settings.replicas, 0, -1))
     while sizes:
@@ -143,7 +144,7 @@ def _fixed_fleets(runs: Runs, settings: SimulationSettings) -> dict[int, Simulat
         )
         for size, fleet in zip(now, done, strict=True):
             fleets[size] = fleet
-            if (fleet.report.objective_percent or 0.0) < FAILED_PERCENT:
+            if not meets_a_window(fleet.met, objective):
                 return fleets
     return fleets
 

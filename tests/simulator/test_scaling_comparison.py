@@ -14,7 +14,7 @@ from warmfleet_simulator.progress import Progress
 from warmfleet_simulator.replica.settings import ReplicaSettings
 from warmfleet_simulator.report import Report, Stopped
 from warmfleet_simulator.scaling.objective import Objective
-from warmfleet_simulator.scaling_comparison import compare_scaling
+from warmfleet_simulator.scaling_comparison import ScalingComparison, compare_scaling
 from warmfleet_simulator.simulation import Limits, SimulationSettings
 from warmfleet_simulator.step_times import StepTimes
 from warmfleet_simulator.traces.traffic import RecordedTraffic
@@ -68,8 +68,14 @@ class Seen:
 @pytest.fixture
 def traffic(tmp_path: Path) -> RecordedTraffic:
     """Ten seconds with a request per second, a busy window at four, and a quiet one."""
-    path = tmp_path / "trace.jsonl"
-    times = [*range(0, 10_000, 1000), *range(10_000, 20_000, 250), *range(20_000, 30_000, 2000)]
+    return recorded(
+        tmp_path, [*range(0, 10_000, 1000), *range(10_000, 20_000, 250), *range(20_000, 30_000, 2000)]
+    )
+
+
+def recorded(folder: Path, times: list[int]) -> RecordedTraffic:
+    """Equal requests at `times`, in milliseconds, that share nothing."""
+    path = folder / "trace.jsonl"
     lines = [
         {"timestamp": time, "input_length": 1024, "output_length": 10, "hash_ids": [2 * index, 2 * index + 1]}
         for index, time in enumerate(times)
@@ -114,7 +120,32 @@ def test_policies_stand_in_order_beside_the_bounds(traffic: RecordedTraffic) -> 
         if one.name != "Fixed"
     )
     assert result.clairvoyant_replica_seconds <= result.peak_static_replica_seconds
-    assert [row.setting for row in result.policies[names.index("Fixed")].grid] == ["2", "3", "4"]
+    assert fixed_sizes(result) == ["1", "2", "3", "4"]
+
+
+def fixed_sizes(result: ScalingComparison) -> list[str]:
+    (fixed,) = [one for one in result.policies if one.name == "Fixed"]
+    return [row.setting for row in fixed.grid]
+
+
+def test_policies_begin_with_what_the_first_windows_need_however_small(traffic: RecordedTraffic) -> None:
+    with open_runs(traffic, jobs=1, watcher=Seen()) as runs:
+        result = compare_scaling(runs, SETTINGS, OBJECTIVE)
+
+    percent = result.fixed[1].objective_percent
+    assert percent is not None
+    assert percent < 50
+    assert result.first_replicas == 1
+
+
+def test_no_fleet_is_simulated_below_one_that_meets_the_objective_in_no_window(tmp_path: Path) -> None:
+    steady = recorded(tmp_path, [*range(0, 30_000, 250)])
+
+    with open_runs(steady, jobs=1, watcher=Seen()) as runs:
+        result = compare_scaling(runs, SETTINGS, OBJECTIVE)
+
+    assert fixed_sizes(result) == ["2", "3", "4"]
+    assert result.smallest_fleet == 2
 
 
 def test_several_processes_change_no_result(traffic: RecordedTraffic) -> None:

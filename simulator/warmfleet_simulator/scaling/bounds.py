@@ -85,14 +85,27 @@ def needed_at_first(needed: Sequence[int], objective: Objective) -> int:
     return max(needed[:windows])
 
 
+def meets_a_window(requests: Sequence[Met], objective: Objective) -> bool:
+    """Whether the fleet with these `requests` meets the objective in at least one window that has some."""
+    return any(
+        _share(window) * 100 >= objective.percent for window in _by_window(requests, objective).values()
+    )
+
+
 def _in_busiest_window(requests: Sequence[Met], objective: Objective) -> Sequence[Met]:
-    windows: dict[int, list[Met]] = {}
-    for request in requests:
-        windows.setdefault(int(request.arrival_seconds // objective.peak_window_seconds), []).append(request)
+    windows = _by_window(requests, objective)
     busiest = max(
         windows, key=lambda number: (sum(request.prompt_tokens for request in windows[number]), -number)
     )
     return windows[busiest]
+
+
+def _by_window(requests: Sequence[Met], objective: Objective) -> dict[int, list[Met]]:
+    """By the number of the window in which they arrive; without those that have none."""
+    windows: dict[int, list[Met]] = {}
+    for request in requests:
+        windows.setdefault(int(request.arrival_seconds // objective.peak_window_seconds), []).append(request)
+    return windows
 
 
 def _share(requests: Sequence[Met]) -> float:

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from warmfleet_simulator.scaling.bounds import (
     Met,
     clairvoyant_seconds,
+    meets_a_window,
     needed_at_first,
     peak_static,
     windows_needed,
@@ -52,6 +53,16 @@ def test_a_window_may_miss_what_the_objective_allows(missed: int, enough: bool) 
 
 def test_each_window_needs_the_smallest_fleet_that_is_enough_in_it() -> None:
     assert windows_needed(fleets([1, 3, 2], largest=4), OBJECTIVE, until_seconds=180.0) == [1, 3, 2]
+
+
+@pytest.mark.parametrize(("minutes", "meets"), [([4, 1, 4], True), ([4, 4], False), ([], False)])
+def test_a_fleet_is_of_use_while_it_meets_the_objective_in_a_window_that_has_requests(
+    minutes: list[int], meets: bool
+) -> None:
+    fleet = fleets(minutes, largest=3)[3]
+    late = [Met(600.0, 1, is_met=False)]
+
+    assert meets_a_window([*fleet, *late], OBJECTIVE) is meets
 
 
 def test_a_window_without_requests_needs_one_replica() -> None:
