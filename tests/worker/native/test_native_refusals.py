@@ -19,7 +19,7 @@ from warmfleet_worker.native import build, choice
 from warmfleet_worker.native.build import NativeStepUnavailable, compile_library
 from warmfleet_worker.native.choice import KernelsNotAvailable, NotNative, choose_native
 from warmfleet_worker.native.levels import Level
-from warmfleet_worker.native.library import NativeLibrary, NativeStepError
+from warmfleet_worker.native.library import NativeLibrary, NativeStepError, native_library
 from warmfleet_worker.native.model import native_refusal
 from warmfleet_worker.runner.runner import ModelRunner, load_runner
 from warmfleet_worker.runner.runner_settings import RunnerSettings
@@ -180,13 +180,61 @@ def test_a_part_of_a_library_is_compiled_again(tmp_path, monkeypatch, share):
     NativeLibrary(library)
 
 
-def test_a_library_that_others_may_have_written_is_not_loaded(tmp_path, monkeypatch):
+def test_a_library_that_others_may_have_written_is_compiled_again(tmp_path, monkeypatch):
     monkeypatch.setenv("WARMFLEET_HOME", str(tmp_path))
     library = build.library_path()
+    before = library.stat().st_ino
     library.chmod(0o666)
+
+    assert build.library_path() == library
+    assert library.stat().st_ino != before
+    assert stat.S_IMODE(library.stat().st_mode) == 0o755
+
+
+def test_a_folder_that_others_may_write_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("WARMFLEET_HOME", str(tmp_path))
+    build.library_path().parent.chmod(0o777)
 
     with pytest.raises(NativeStepUnavailable, match="others may write it"):
         build.library_path()
+
+
+@pytest.mark.parametrize("umask", [0o002, 0o000, 0o077])
+def test_a_library_is_used_with_any_umask(tmp_path, monkeypatch, umask):
+    monkeypatch.setenv("WARMFLEET_HOME", str(tmp_path))
+    before = os.umask(umask)
+    try:
+        library = build.library_path()
+        modified = library.stat().st_mtime_ns
+
+        assert build.library_path().stat().st_mtime_ns == modified
+    finally:
+        os.umask(before)
+
+
+def test_what_a_compiler_made_and_cannot_be_loaded_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("WARMFLEET_HOME", str(tmp_path / "home"))
+    broken = tmp_path / "cc"
+    broken.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho junk > "$2"\n')
+    broken.chmod(0o755)
+    monkeypatch.setenv("CC", str(broken))
+
+    with pytest.raises(NativeStepUnavailable, match="made what cannot be loaded"):
+        build.library_path()
+
+    monkeypatch.delenv("CC")
+    NativeLibrary(build.library_path())
+
+
+def test_a_library_of_another_system_in_a_shared_home_is_compiled_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("WARMFLEET_HOME", str(tmp_path))
+    library = build.library_path()
+    library.write_bytes(b"of a newer system")
+    build._append_digest(library)
+    native_library.cache_clear()
+
+    assert native_library().levels()
+    native_library.cache_clear()
 
 
 def test_a_compiler_variable_that_cannot_be_read_is_named(tmp_path, monkeypatch):

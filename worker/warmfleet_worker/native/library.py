@@ -22,7 +22,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from warmfleet_contracts.errors import WarmfleetError
-from warmfleet_worker.native.build import NativeStepUnavailable, library_path
+from warmfleet_worker.native.build import (
+    NativeStepUnavailable,
+    compile_library,
+    is_in_cache,
+    library_path,
+)
 from warmfleet_worker.native.formats import KvElement, WeightFormat
 from warmfleet_worker.native.layer_tensors import LAYER_TENSORS, MatrixShape
 from warmfleet_worker.native.levels import Level
@@ -263,10 +268,21 @@ def native_library() -> NativeLibrary:
     Raises:
         NativeStepUnavailable: It cannot be compiled or loaded, or this processor has none of its levels.
     """
-    library = NativeLibrary(library_path())
+    library = _loaded(library_path())
     if not library.levels():
         raise NativeStepUnavailable("the native step needs a processor with AVX2, FMA and F16C")
     return library
+
+
+def _loaded(path: Path) -> NativeLibrary:
+    """The library; compiled again if another system compiled it, as in a home that machines share."""
+    try:
+        return NativeLibrary(path)
+    except NativeStepUnavailable:
+        if not is_in_cache(path):
+            raise
+        compile_library(path)
+        return NativeLibrary(path)
 
 
 def _declare(library: CDLL, name: str, result: Any, *arguments: Any) -> "ctypes._NamedFuncPointer":
