@@ -57,6 +57,22 @@ def _requests():
     )
 
 
+@pytest.mark.parametrize("filters", [{"top_k": 1}, {}, {"top_k": 3, "min_p": 0.1}])
+def test_a_temperature_that_is_0_in_float32_is_greedy(sample, filters):
+    logits = torch.arange(2500, dtype=torch.float32)[None]
+
+    assert sample(logits, [_request(temperature=1e-46, top_p=0.9, **filters)]) == [2499]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_row_that_is_not_finite_leaves_its_neighbours_their_tokens(sample, value):
+    logits = torch.zeros(3, 2500)
+    logits[:, 7] = 90.0
+    logits[1, 9] = value
+
+    assert sample(logits, [_request(top_k=5, top_p=0.9)] * 3) == [7, None, 7]
+
+
 # The published vectors of Random123 (kat_vectors, philox 4x32 10).
 @pytest.mark.parametrize(
     ("counter", "key", "expected"),

@@ -1,5 +1,7 @@
 """Sampling parameters of one request. No torch: scheduler and server use them too."""
 
+from ctypes import c_float
+
 import msgspec
 
 
@@ -35,6 +37,11 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
     neither. Like `prompt_logprobs` of the model's own distribution, before all of the above."""
     prompt_logprobs: int | None = None
     """The same for each token of the prompt but the first."""
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the temperature is 0, in the float32 of samplers: 1e-46 is."""
+        return c_float(self.temperature).value == 0
 
     @property
     def has_penalty(self) -> bool:

@@ -30,7 +30,9 @@ def choose(logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None
     """
     assert logits.shape[0] == len(requests)
     best = logits.amax(dim=-1, keepdim=True)
-    noisy = [row for row, request in enumerate(requests) if request.parameters.temperature > 0]
+    finite = best.isfinite().flatten().tolist()
+    # Of a row that is not finite no filter finds an edge.
+    noisy = [row for row, request in enumerate(requests) if finite[row] and not request.parameters.is_greedy]
     scores = logits
     if noisy:
         rows = torch.tensor(noisy, device=logits.device)
@@ -42,7 +44,6 @@ def choose(logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None
         ).to(scores.dtype)
     # Documented to give the first of equals, and several times faster than argmax on a CPU.
     chosen = scores.max(dim=-1).indices.tolist()
-    finite = best.isfinite().flatten().tolist()
     return [token if ok else None for token, ok in zip(chosen, finite, strict=True)]
 
 
