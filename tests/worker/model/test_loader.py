@@ -277,6 +277,31 @@ def test_end_tokens_come_from_the_generation_configuration_first(tmp_path):
     assert load_model_config(folder).end_token_ids == (7,)
 
 
+def test_end_tokens_that_no_model_can_generate_are_left_out(tmp_path):
+    folder = tiny_model_folder("llama", tmp_path, eos_token_id=-1)
+    assert load_model_config(folder).end_token_ids == ()
+
+    (folder / "generation_config.json").write_text(f'{{"eos_token_id": [2, -1, 512, {2**70}]}}')
+    assert load_model_config(folder).end_token_ids == (2,)
+
+
+def test_more_end_tokens_than_a_sequence_may_have_are_refused(tmp_path):
+    folder = tiny_model_folder("llama", tmp_path, vocab_size=2048)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [*range(600)]}))
+
+    with pytest.raises(ModelError, match="600 end tokens"):
+        load_model_config(folder)
+
+
+def test_a_configuration_of_more_layers_than_a_model_has_is_refused_before_they_are_listed(tmp_path):
+    folder = tiny_model_folder("llama", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 4_000_000}))
+
+    with pytest.raises(ModelError, match="num_hidden_layers"):
+        load_model_config(folder)
+
+
 def _load(folder):
     return load_decoder(
         folder, load_model_config(folder), positions=64, dtype=torch.float32, device=torch.device("cpu")

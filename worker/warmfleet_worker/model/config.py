@@ -15,6 +15,9 @@ from warmfleet_contracts.errors import ModelError
 MAX_CONFIG_BYTES: Final = 1024 * 1024
 """A configuration is a few kilobytes; anything larger is not one."""
 
+MAX_END_TOKENS: Final = 512
+"""Models have a handful."""
+
 _DEFAULT_ROPE_THETA: Final = 10_000.0
 _DEFAULT_NORM_EPSILON: Final = 1e-6
 
@@ -94,6 +97,8 @@ def load_model_config(model_path: Path) -> ModelConfig:
 
 
 _Positive = Annotated[int, msgspec.Meta(gt=0, le=2**31)]
+_Layers = Annotated[int, msgspec.Meta(gt=0, le=4096)]
+"""Each is some tensors to look for; models have a hundred."""
 _PositiveFloat = Annotated[float, msgspec.Meta(gt=0)]
 _TokenIds = int | list[int] | None
 _File = TypeVar("_File")
@@ -106,7 +111,7 @@ class _ConfigFile(msgspec.Struct, frozen=True):
     vocab_size: _Positive
     hidden_size: _Positive
     intermediate_size: _Positive
-    num_hidden_layers: _Positive
+    num_hidden_layers: _Layers
     num_attention_heads: _Positive
     max_position_embeddings: _Positive
     num_key_value_heads: _Positive | None = None
@@ -259,9 +264,12 @@ def _end_token_ids(model_path: Path, config: _ConfigFile) -> tuple[int, ...]:
     ids = _read(path, _GenerationFile).eos_token_id if path.is_file() else None
     if ids is None:
         ids = config.eos_token_id
-    if ids is None:
-        return ()
-    return tuple(sorted({ids} if isinstance(ids, int) else set(ids)))
+    ids = [ids] if isinstance(ids, int) else ids or []
+    # Some name -1, or an id of another vocabulary: no model can generate it.
+    known = {token_id for token_id in ids if 0 <= token_id < config.vocab_size}
+    if len(known) > MAX_END_TOKENS:
+        raise ModelError(f"{path.name}: {len(known)} end tokens, where {MAX_END_TOKENS} are the most")
+    return tuple(sorted(known))
 
 
 def _read(path: Path, kind: type[_File]) -> _File:
