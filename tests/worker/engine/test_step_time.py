@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch
 from warmfleet_worker.engine.sampling_params import SamplingParameters
+from warmfleet_worker.engine.step_plan import FixedBudget
 from warmfleet_worker.engine.step_time import (
     GROWTH,
     MAX_AUTO_BATCHED_TOKENS,
@@ -325,6 +326,27 @@ def test_a_step_has_at_most_twice_the_tokens_of_the_largest_one_measured():
     assert tokens[0] <= GROWTH * (3 + 20)
     assert all(later <= GROWTH * earlier for earlier, later in pairwise(tokens))
     assert max(tokens) >= 1000
+
+
+@pytest.mark.parametrize(
+    ("seconds_per_token", "longest", "most_tokens"), [(0.010, 10.0, 1000), (0.0001, 0.9, 8192)]
+)
+def test_a_users_own_number_of_tokens_makes_no_step_that_looks_like_a_hang(
+    seconds_per_token, longest, most_tokens
+):
+    """An engine reports nothing within a step, and one that is silent for two minutes is ended."""
+    estimator = StepTimeEstimator()
+    budget = FixedBudget(8192, estimator)
+    position, steps = 0, []
+    while position < 40_000:
+        tokens = budget.prefill_tokens(StepShape(0, 0, 0), position, 40_000 - position)
+        shape = StepShape(0, 0, 0).with_prefill(position, tokens)
+        steps.append((tokens, tokens * seconds_per_token))
+        estimator.observe(shape, steps[-1][1])
+        position += tokens
+
+    assert max(seconds for _, seconds in steps) <= 1.01 * longest
+    assert max(tokens for tokens, _ in steps) == pytest.approx(most_tokens, rel=0.02)
 
 
 def test_small_steps_however_many_do_not_replace_what_large_ones_taught():

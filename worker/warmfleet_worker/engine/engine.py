@@ -130,7 +130,9 @@ class Engine:
             seats=settings.max_running_sequences,
             fixed_batched_tokens=fixed_tokens,
         )
-        self._budget: StepBudget = FixedBudget(fixed_tokens) if fixed_tokens else self._step_time
+        self._budget: StepBudget = (
+            FixedBudget(fixed_tokens, self._step_time) if fixed_tokens else self._step_time
+        )
         self._pending: dict[int, SequenceUpdate] = {}
         self._arrivals = 0
         self._failed_steps = 0

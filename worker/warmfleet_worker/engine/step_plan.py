@@ -8,7 +8,7 @@ from typing import Protocol
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, ScoreRequest, StepBatch
 from warmfleet_worker.engine.messages import SequenceUpdate
 from warmfleet_worker.engine.sequence import Sequence
-from warmfleet_worker.engine.step_time import StepShape
+from warmfleet_worker.engine.step_time import StepShape, StepTimeEstimator
 from warmfleet_worker.kv_cache.block_table import blocks_for
 
 
@@ -58,12 +58,20 @@ class StepBudget(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedBudget:
-    """Each step computes at most `tokens`, decodes included."""
+    """Each step computes at most `tokens`, decodes included, and less where that takes too long.
+
+    An engine reports nothing while a step computes: the watchdog takes a long one for a hang.
+    """
 
     tokens: int
+    step_time: StepTimeEstimator | None = None
+    """Predicts how long they take; None: no time."""
 
-    def prefill_tokens(self, planned: StepShape, _first_position: int, wanted_tokens: int, /) -> int:
-        return max(min(wanted_tokens, self.tokens - planned.tokens), 0)
+    def prefill_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
+        room = max(min(wanted_tokens, self.tokens - planned.tokens), 0)
+        if self.step_time is None:
+            return room
+        return self.step_time.tokens_before_a_stall(planned, first_position, room)
 
     def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
         del planned, first_position, wanted_tokens

@@ -38,6 +38,10 @@ MIN_AUTO_BATCHED_TOKENS: Final = 32
 MAX_AUTO_BATCHED_TOKENS: Final = 2048
 START_AUTO_BATCHED_TOKENS: Final = 128
 """Until a step was measured."""
+FIXED_BATCHED_TOKENS: Final = 512
+"""Of a user's own number of tokens per step: so many in any case."""
+LONGEST_STEP_SECONDS: Final = 10.0
+"""There too: a sixth of the time without a step after which a worker is not ready."""
 DELAY_RATIO: Final = 0.1
 """What prefill may add to a step: of a prompt that no client waits for, or beside decodes that are slow."""
 
@@ -190,6 +194,8 @@ class StepTimeEstimator:
         """Of the largest step of each group; fades like its steps."""
         self._pairs_per_token = 0.0
         """Attention pairs for each prefill token, a mean over the last steps with prefill."""
+        self._last_token_seconds = 0.0
+        """Of the last step with prefill, and no fit, which follows a slow machine over several steps."""
         self._samples = 0
         self._read_fit()
 
@@ -197,6 +203,8 @@ class StepTimeEstimator:
         """Update the fit with one finished step. Durations that are not positive and finite are ignored."""
         if not (math.isfinite(seconds) and seconds > 0.0):
             return
+        if shape.prefill_tokens >= MIN_AUTO_BATCHED_TOKENS:
+            self._last_token_seconds = seconds / shape.tokens
         # The first predictions may be far too low. But a first step that took a minute would set a slope
         # at which no step of its size was ever computed again, so that nothing could correct it.
         least_seconds = _TINY if self._samples >= SETTLED_SAMPLES else TARGET_STEP_SECONDS
@@ -239,20 +247,34 @@ class StepTimeEstimator:
         least = min(max(MIN_AUTO_BATCHED_TOKENS - planned.prefill_tokens, 0), wanted_tokens)
         decodes = planned.without_prefill
         limit_seconds = self._limits.of_prompt(decodes, self.predict_seconds(decodes))
-        return self._tokens_within(limit_seconds, planned, first_position, least, wanted_tokens)
+        most = min(self._room(planned), wanted_tokens)
+        return self._tokens_within(limit_seconds, planned, first_position, least, most)
+
+    def tokens_before_a_stall(self, planned: StepShape, first_position: int, wanted_tokens: int) -> int:
+        """The same without a target: all that are wanted, unless they would take `LONGEST_STEP_SECONDS`."""
+        least = min(max(MIN_AUTO_BATCHED_TOKENS - planned.prefill_tokens, 0), wanted_tokens)
+        largest = max(FIXED_BATCHED_TOKENS, GROWTH * int(self._line.measured_tokens))
+        if self._last_token_seconds:
+            largest = min(largest, int(LONGEST_STEP_SECONDS / self._last_token_seconds))
+        most = min(largest - planned.tokens, wanted_tokens)
+        return self._tokens_within(LONGEST_STEP_SECONDS, planned, first_position, least, most)
 
     def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int) -> int:
         """The same of a prompt that no client waits for; what is planned takes at most a tenth longer."""
         limit_seconds = self._limits.of_idle_prompt(self.predict_seconds(planned))
-        return self._tokens_within(limit_seconds, planned, first_position, 0, wanted_tokens)
+        most = min(self._room(planned), wanted_tokens)
+        return self._tokens_within(limit_seconds, planned, first_position, 0, most)
+
+    def _room(self, planned: StepShape) -> int:
+        """Tokens of prefill that a step of this plan may have besides, however little they take."""
+        largest = GROWTH * int(self._line.measured_tokens) if self._samples else START_AUTO_BATCHED_TOKENS
+        return min(MAX_AUTO_BATCHED_TOKENS, largest - planned.decode_sequences) - planned.prefill_tokens
 
     def _tokens_within(
-        self, seconds: float, planned: StepShape, first_position: int, least: int, wanted_tokens: int
+        self, seconds: float, planned: StepShape, first_position: int, least: int, most: int
     ) -> int:
-        largest = GROWTH * int(self._line.measured_tokens) if self._samples else START_AUTO_BATCHED_TOKENS
-        room = min(MAX_AUTO_BATCHED_TOKENS, largest - planned.decode_sequences) - planned.prefill_tokens
         return least + bisect.bisect_right(
-            range(least + 1, min(room, wanted_tokens) + 1),
+            range(least + 1, most + 1),
             seconds,
             key=lambda tokens: self.predict_seconds(planned.with_prefill(first_position, tokens)),
         )
