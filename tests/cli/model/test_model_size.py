@@ -20,6 +20,7 @@ from warmfleet_testing.engine.fake_runner import EngineDriver
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_worker.attention.kv_arena import KvArena
 from warmfleet_worker.attention.torch_gather import TorchGatherAttention
+from warmfleet_worker.engine import step_time
 from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model.loader import load_decoder
@@ -78,8 +79,10 @@ def test_the_blocks_are_those_of_the_engine(folder: Path) -> None:
 
 @pytest.mark.parametrize(("users", "context"), [(5, 97), (5, 98), (8, 200), (2, 2), (1, 100)])
 def test_users_run_at_once_in_those_blocks_and_not_in_one_less(
-    folder: Path, users: int, context: int
+    folder: Path, users: int, context: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # All prompts in the first step, of which an engine knows nothing: a sequence ends with its first token.
+    monkeypatch.setattr(step_time, "START_AUTO_BATCHED_TOKENS", 4096)
     blocks = needed(folder, "--context", str(context), "--users", str(users), "--block-size-tokens", "4")[
         "blocks"
     ]

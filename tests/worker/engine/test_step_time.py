@@ -329,12 +329,16 @@ def test_a_step_has_at_most_twice_the_tokens_of_the_largest_one_measured():
 
 
 @pytest.mark.parametrize(
-    ("seconds_per_token", "longest", "most_tokens"), [(0.010, 10.0, 1000), (0.0001, 0.9, 8192)]
+    ("seconds_per_token", "longest", "most_tokens"),
+    [(0.450, 58.0, 128), (0.010, 10.0, 1000), (0.0001, 0.9, 8192)],
 )
 def test_a_users_own_number_of_tokens_makes_no_step_that_looks_like_a_hang(
     seconds_per_token, longest, most_tokens
 ):
-    """An engine reports nothing within a step, and one that is silent for two minutes is ended."""
+    """An engine reports nothing within a step; after a minute it is not ready, after two it is ended.
+
+    Only the first step is one of which nothing is known.
+    """
     estimator = StepTimeEstimator()
     budget = FixedBudget(8192, estimator)
     position, steps = 0, []

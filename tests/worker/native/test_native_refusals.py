@@ -168,12 +168,18 @@ def test_a_missing_compiler_and_a_folder_that_cannot_be_written_are_named(tmp_pa
         compile_library(tmp_path / "library.so")
 
 
+def replace_content(library, content):
+    """By a new file: the old one is mapped into this process."""
+    library.unlink()
+    library.write_bytes(content)
+    library.chmod(0o755)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
 def test_a_part_of_a_library_is_compiled_again(tmp_path, monkeypatch, share):
     monkeypatch.setenv("WARMFLEET_HOME", str(tmp_path))
     library = build.library_path()
-    whole = library.stat().st_size
-    os.truncate(library, int(whole * share))
+    replace_content(library, library.read_bytes()[: int(share * library.stat().st_size)])
 
     assert build.library_path() == library
     assert build.is_whole(library)
@@ -229,7 +235,7 @@ def test_what_a_compiler_made_and_cannot_be_loaded_is_not_kept(tmp_path, monkeyp
 def test_a_library_of_another_system_in_a_shared_home_is_compiled_again(tmp_path, monkeypatch):
     monkeypatch.setenv("WARMFLEET_HOME", str(tmp_path))
     library = build.library_path()
-    library.write_bytes(b"of a newer system")
+    replace_content(library, b"of a newer system")
     build._append_digest(library)
     native_library.cache_clear()
 

@@ -180,6 +180,9 @@ async def test_facts_are_those_of_the_loaded_model(monkeypatch):
     assert vllm.facts.kv_bytes_per_token == model.kv_bytes_per_token / 4
     config.model_config.try_get_generation_config = dict
     assert vllm.facts.end_token_ids == [model.vocabulary_size - 1]
+    config.model_config.try_get_generation_config = lambda: {"eos_token_id": [-1, 3, model.vocabulary_size]}
+    assert vllm.facts.end_token_ids == [3]
+    config.model_config.try_get_generation_config = dict
     config.model_config.hf_text_config = None
     assert vllm.facts.end_token_ids == []
 

@@ -93,6 +93,7 @@ def message(sampling, **fields):
 
 SAMPLING = [
     ("temperature", 0.3, "temperature", 0.3),
+    ("temperature", 1e-46, "temperature", 0.0),
     ("top_p", 0.4, "top_p", 0.4),
     ("top_k", 7, "top_k", 7),
     ("min_p", 0.1, "min_p", 0.1),

@@ -39,7 +39,7 @@ MAX_AUTO_BATCHED_TOKENS: Final = 2048
 START_AUTO_BATCHED_TOKENS: Final = 128
 """Until a step was measured."""
 FIXED_BATCHED_TOKENS: Final = 512
-"""Of a user's own number of tokens per step: so many in any case."""
+"""Of a user's own number of tokens per step: so many once a step was measured."""
 LONGEST_STEP_SECONDS: Final = 10.0
 """There too: a sixth of the time without a step after which a worker is not ready."""
 DELAY_RATIO: Final = 0.1
@@ -253,8 +253,9 @@ class StepTimeEstimator:
     def tokens_before_a_stall(self, planned: StepShape, first_position: int, wanted_tokens: int) -> int:
         """The same without a target: all that are wanted, unless they would take `LONGEST_STEP_SECONDS`."""
         least = min(max(MIN_AUTO_BATCHED_TOKENS - planned.prefill_tokens, 0), wanted_tokens)
-        largest = max(FIXED_BATCHED_TOKENS, GROWTH * int(self._line.measured_tokens))
+        largest = START_AUTO_BATCHED_TOKENS
         if self._last_token_seconds:
+            largest = max(FIXED_BATCHED_TOKENS, GROWTH * int(self._line.measured_tokens))
             largest = min(largest, int(LONGEST_STEP_SECONDS / self._last_token_seconds))
         most = min(largest - planned.tokens, wanted_tokens)
         return self._tokens_within(LONGEST_STEP_SECONDS, planned, first_position, least, most)

@@ -108,6 +108,9 @@ class VllmEngine:
         kv_dtype = kv_cache_dtype_str_to_dtype(cache.cache_dtype, model)
         head_bytes = model.get_head_size() * kv_dtype.itemsize
         layers = model.get_num_layers(config.parallel_config)
+        end_token_ids = _token_ids(model.try_get_generation_config().get("eos_token_id")) or _token_ids(
+            getattr(model.hf_text_config, "eos_token_id", None)
+        )
         return ModelFacts(
             vllm_version=vllm.__version__,
             # One of them is a placeholder.
@@ -118,8 +121,8 @@ class VllmEngine:
             max_running_sequences=scheduler.max_num_seqs,
             dtype=str(model.dtype).removeprefix("torch."),
             device=current_platform.device_type,
-            end_token_ids=_token_ids(model.try_get_generation_config().get("eos_token_id"))
-            or _token_ids(getattr(model.hf_text_config, "eos_token_id", None)),
+            # Some name -1, or an id of another vocabulary: no model can generate it.
+            end_token_ids=[one for one in end_token_ids if 0 <= one < model.get_vocab_size()],
             vocabulary_size=model.get_vocab_size(),
             window_tokens=model.get_sliding_window() or 0,
             kv_bytes_per_token=2 * layers * model.get_total_num_kv_heads() * head_bytes,

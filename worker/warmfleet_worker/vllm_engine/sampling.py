@@ -19,7 +19,8 @@ def sampling_arguments(message: AddSequences, seed: int, vocabulary_size: int) -
     """
     sampling = message.sampling
     return {
-        "temperature": sampling.temperature,
+        # vLLM raises what is above 0 to 0.01 at least.
+        "temperature": 0.0 if sampling.is_greedy else sampling.temperature,
         "top_p": sampling.top_p or _NEXT_TO_ZERO,
         "top_k": sampling.top_k,
         "min_p": sampling.min_p,
