@@ -11,16 +11,15 @@ from warmfleet_testing.engine.worker_process import TINY_NAME, running_worker, t
 from warmfleet_testing.router.router_process import RouterProcess, router_process
 from warmfleet_testing.router.watched_fleet import wait_until
 
+LAYERS = 48
 # Only this token is ever chosen, and it has no text.
 WITHOUT_TEXT = {"logit_bias": {str(TINY_CONTROL_TOKENS.index("<|im_start|>")): 100}, "ignore_eos": True}
-
-PROMPTS = 2
-"""At most, of a request here."""
 
 
 @pytest.fixture(scope="module")
 def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_served_model(tmp_path_factory.mktemp("model"))
+    """Of so many layers that a step takes longer than what stands between it and the client."""
+    return tiny_served_model(tmp_path_factory.mktemp("model"), num_hidden_layers=LAYERS)
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +53,10 @@ def test_a_stream_of_tokens_without_text_is_timed_by_its_tokens(
     body = {"model": TINY_NAME, "stream": True, "max_tokens": 400, **WITHOUT_TEXT, **fields}
 
     with router.client() as client:
-        answer = client.post(path, json=body).text
-    assert answer.endswith("data: [DONE]\n\n")
+        assert client.post(path, json=body).text.endswith("data: [DONE]\n\n")
     wait_until(lambda: newest_decision(router)["outcome"] == "completed", lambda: newest_decision(router))
     decision = newest_decision(router)
 
-    # The first token is one of many that arrive by themselves: how many do is the machine's speed. Each
-    # choice has a chunk or two besides, for its role and its end.
-    chunks = answer.count("data: {")
+    # The first token is one of hundreds, and most of them arrive by themselves.
     assert decision["first_byte_after_ms"] < decision["total_ms"] / 2
-    assert decision["output_tokens"] == pytest.approx(chunks, abs=2 * body.get("n", 1) * PROMPTS)
-    assert chunks > 50
+    assert decision["output_tokens"] > 200

@@ -31,7 +31,7 @@ def peak_static(fleets: Mapping[int, Sequence[Met]], objective: Objective) -> in
     prompts.
     """
     for replicas in sorted(fleets):
-        if _share(_in_busiest_window(fleets[replicas], objective)) * 100 >= objective.percent:
+        if _meets(_in_busiest_window(fleets[replicas], objective), objective):
             return replicas
     return None
 
@@ -71,7 +71,7 @@ def windows_needed(
         for request in fleets[replicas]:
             windows[min(int(request.arrival_seconds // length), len(needed) - 1)].append(request)
         for number, window in enumerate(windows):
-            if _share(window) * 100 >= objective.percent:
+            if _meets(window, objective):
                 needed[number] = replicas
     return needed
 
@@ -87,9 +87,7 @@ def needed_at_first(needed: Sequence[int], objective: Objective) -> int:
 
 def meets_a_window(requests: Sequence[Met], objective: Objective) -> bool:
     """Whether the fleet with these `requests` meets the objective in at least one window that has some."""
-    return any(
-        _share(window) * 100 >= objective.percent for window in _by_window(requests, objective).values()
-    )
+    return any(_meets(window, objective) for window in _by_window(requests, objective).values())
 
 
 def _in_busiest_window(requests: Sequence[Met], objective: Objective) -> Sequence[Met]:
@@ -108,5 +106,6 @@ def _by_window(requests: Sequence[Met], objective: Objective) -> dict[int, list[
     return windows
 
 
-def _share(requests: Sequence[Met]) -> float:
-    return sum(request.is_met for request in requests) / len(requests) if requests else 1.0
+def _meets(requests: Sequence[Met], objective: Objective) -> bool:
+    """Whether enough of them are met; of none there are enough."""
+    return 100 * sum(request.is_met for request in requests) >= objective.percent * len(requests)

@@ -38,10 +38,8 @@ MIN_AUTO_BATCHED_TOKENS: Final = 32
 MAX_AUTO_BATCHED_TOKENS: Final = 2048
 START_AUTO_BATCHED_TOKENS: Final = 128
 """Until a step was measured."""
-FIXED_BATCHED_TOKENS: Final = 512
-"""Of a user's own number of tokens per step: so many once a step was measured."""
 LONGEST_STEP_SECONDS: Final = 10.0
-"""There too: a sixth of the time without a step after which a worker is not ready."""
+"""Without a target: a sixth of the time without a step after which a worker is not ready."""
 DELAY_RATIO: Final = 0.1
 """What prefill may add to a step: of a prompt that no client waits for, or beside decodes that are slow."""
 
@@ -244,20 +242,17 @@ class StepTimeEstimator:
 
         A step takes at least `MIN_AUTO_BATCHED_TOKENS` of prefill, however long its decodes take.
         """
-        least = min(max(MIN_AUTO_BATCHED_TOKENS - planned.prefill_tokens, 0), wanted_tokens)
         decodes = planned.without_prefill
         limit_seconds = self._limits.of_prompt(decodes, self.predict_seconds(decodes))
-        most = min(self._room(planned), wanted_tokens)
+        least, most = _least(planned, wanted_tokens), min(self._room(planned), wanted_tokens)
         return self._tokens_within(limit_seconds, planned, first_position, least, most)
 
     def tokens_before_a_stall(self, planned: StepShape, first_position: int, wanted_tokens: int) -> int:
         """The same without a target: all that are wanted, unless they would take `LONGEST_STEP_SECONDS`."""
-        least = min(max(MIN_AUTO_BATCHED_TOKENS - planned.prefill_tokens, 0), wanted_tokens)
-        largest = START_AUTO_BATCHED_TOKENS
+        largest = self._largest_step
         if self._last_token_seconds:
-            largest = max(FIXED_BATCHED_TOKENS, GROWTH * int(self._line.measured_tokens))
             largest = min(largest, int(LONGEST_STEP_SECONDS / self._last_token_seconds))
-        most = min(largest - planned.tokens, wanted_tokens)
+        least, most = _least(planned, wanted_tokens), min(largest - planned.tokens, wanted_tokens)
         return self._tokens_within(LONGEST_STEP_SECONDS, planned, first_position, least, most)
 
     def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int) -> int:
@@ -268,8 +263,13 @@ class StepTimeEstimator:
 
     def _room(self, planned: StepShape) -> int:
         """Tokens of prefill that a step of this plan may have besides, however little they take."""
-        largest = GROWTH * int(self._line.measured_tokens) if self._samples else START_AUTO_BATCHED_TOKENS
-        return min(MAX_AUTO_BATCHED_TOKENS, largest - planned.decode_sequences) - planned.prefill_tokens
+        most = min(MAX_AUTO_BATCHED_TOKENS, self._largest_step - planned.decode_sequences)
+        return most - planned.prefill_tokens
+
+    @property
+    def _largest_step(self) -> int:
+        """Tokens of a step, its decodes included, of which the fit knows enough."""
+        return GROWTH * int(self._line.measured_tokens) if self._samples else START_AUTO_BATCHED_TOKENS
 
     def _tokens_within(
         self, seconds: float, planned: StepShape, first_position: int, least: int, most: int
@@ -288,6 +288,11 @@ class StepTimeEstimator:
         *slopes, pair, base, decode, context = self._fit.coefficients
         self._line = PrefillLine(base, tuple(slopes), max(self._measured_tokens))
         self._pair_seconds, self._decode_seconds, self._context_seconds = pair, decode, context
+
+
+def _least(planned: StepShape, wanted_tokens: int) -> int:
+    """Tokens of prefill that a step takes besides, however long it takes."""
+    return min(max(MIN_AUTO_BATCHED_TOKENS - planned.prefill_tokens, 0), wanted_tokens)
 
 
 def _features(shape: StepShape) -> tuple[float, ...]:

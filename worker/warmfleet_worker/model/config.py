@@ -11,12 +11,10 @@ import msgspec
 
 from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import ModelError
+from warmfleet_worker.model.end_tokens import known_end_tokens
 
 MAX_CONFIG_BYTES: Final = 1024 * 1024
 """A configuration is a few kilobytes; anything larger is not one."""
-
-MAX_END_TOKENS: Final = 512
-"""Models have a handful."""
 
 _DEFAULT_ROPE_THETA: Final = 10_000.0
 _DEFAULT_NORM_EPSILON: Final = 1e-6
@@ -264,12 +262,7 @@ def _end_token_ids(model_path: Path, config: _ConfigFile) -> tuple[int, ...]:
     ids = _read(path, _GenerationFile).eos_token_id if path.is_file() else None
     if ids is None:
         ids = config.eos_token_id
-    ids = [ids] if isinstance(ids, int) else ids or []
-    # Some name -1, or an id of another vocabulary: no model can generate it.
-    known = {token_id for token_id in ids if 0 <= token_id < config.vocab_size}
-    if len(known) > MAX_END_TOKENS:
-        raise ModelError(f"{path.name}: {len(known)} end tokens, where {MAX_END_TOKENS} are the most")
-    return tuple(sorted(known))
+    return known_end_tokens(ids, config.vocab_size)
 
 
 def _read(path: Path, kind: type[_File]) -> _File:

@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from ctypes import CDLL
 from pathlib import Path
 from typing import Final
 
@@ -87,13 +86,12 @@ def library_path() -> Path:
                 return library
     try:
         cached = library_in(warmfleet_home())
-        if cached.parent.exists():
-            _require_own(cached.parent)
+        cached.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not _is_own(cached.parent):
+            raise NativeStepUnavailable(f"{cached.parent} belongs to another user, or others may write it")
         # What others may have written is not looked at: it is compiled again, over it.
         if not (is_whole(cached) and _is_own(cached)):
             compile_library(cached)
-        _require_own(cached.parent)
-        _require_own(cached)
     except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
         raise NativeStepUnavailable(f"the native step's cache cannot be used: {error}") from error
     return cached
@@ -140,13 +138,8 @@ def is_whole(library: Path) -> bool:
     return content[-_DIGEST_BYTES:] == hashlib.sha256(content[:-_DIGEST_BYTES]).digest()
 
 
-def _require_own(path: Path) -> None:
-    """Raise NativeStepUnavailable unless only this user, or root, can have written `path`."""
-    if not _is_own(path):
-        raise NativeStepUnavailable(f"{path} belongs to another user, or others may write it")
-
-
 def _is_own(path: Path) -> bool:
+    """Whether only this user, or root, can have written it."""
     status = path.lstat()
     writable_by_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     is_link = stat.S_ISLNK(status.st_mode)
@@ -157,8 +150,7 @@ def compile_library(target: Path, command: Sequence[str] | None = None) -> None:
     """Compile into `target`, which appears whole or not at all: two processes may compile at once.
 
     Raises:
-        NativeStepUnavailable: No compiler, it failed, what it made cannot be loaded, or `target` cannot be
-            written.
+        NativeStepUnavailable: No compiler, it failed, or `target` cannot be written.
     """
     command = tuple(command) if command else compiler()
     try:
@@ -170,21 +162,12 @@ def compile_library(target: Path, command: Sequence[str] | None = None) -> None:
             library = build / target.name
             _run([*command, "-shared", "-o", str(library), *map(str, objects), "-lpthread", "-lm"])
             _append_digest(library)
-            _require_loadable(library, command[0])
             library.chmod(0o755)  # also with another umask: what a group may write is not loaded
             library.replace(target)
     except OSError as error:
         raise NativeStepUnavailable(
             f"the native step cannot be compiled into {target.parent}: {error}"
         ) from error
-
-
-def _require_loadable(library: Path, made_by: str) -> None:
-    """Raise NativeStepUnavailable if it is none: it would never be compiled again."""
-    try:
-        CDLL(str(library))
-    except OSError as error:
-        raise NativeStepUnavailable(f"{made_by} made what cannot be loaded: {error}") from error
 
 
 def _append_digest(library: Path) -> None:

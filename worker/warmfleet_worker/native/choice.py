@@ -76,13 +76,13 @@ def choose_native(
     element = ELEMENTS[dtype]
     weights = WeightFormat.INT8 if weight_quantization == "Int8" else UNQUANTISED[element]
     # A level that has no use for its units with these, as AVX-512-BF16 in Float32, is that of the one below.
-    best, *below = (level for level in reversed(library.levels(weights, element)) if level <= asked)
-    if library.request_permission(best):
+    computing = [level for level in reversed(library.levels(weights, element)) if level <= asked]
+    level = next(level for level in computing if library.request_permission(level))  # the last needs none
+    best = computing[0]
+    if level is best:
         return NativeChoice(library, best, weights, element)
     if kernels != "Auto":
         raise KernelsNotAvailable(f"{kernels} kernels: the system does not let this process use {best.title}")
-    # The lowest level needs no permission.
-    level = next(level for level in below if library.request_permission(level))
     return NativeChoice(library, level, weights, element, not_permitted=best)
 
 

@@ -275,7 +275,7 @@ def native_library() -> NativeLibrary:
 
 
 def _loaded(path: Path) -> NativeLibrary:
-    """The library; compiled again if another system compiled it, as in a home that machines share."""
+    """The library; compiled again if it is none, or of another system, as in a home that machines share."""
     try:
         return NativeLibrary(path)
     except NativeStepUnavailable:

@@ -11,6 +11,7 @@ from typing import Any
 
 from warmfleet_contracts.metrics import VLLM_PREFIX
 from warmfleet_runtime.memory import importing, memory_limit_bytes
+from warmfleet_worker.model.end_tokens import known_end_tokens
 from warmfleet_worker.settings import EngineSettings
 from warmfleet_worker.vllm_engine.arguments import engine_arguments
 from warmfleet_worker.vllm_engine.cpu import worker
@@ -108,9 +109,10 @@ class VllmEngine:
         kv_dtype = kv_cache_dtype_str_to_dtype(cache.cache_dtype, model)
         head_bytes = model.get_head_size() * kv_dtype.itemsize
         layers = model.get_num_layers(config.parallel_config)
-        end_token_ids = _token_ids(model.try_get_generation_config().get("eos_token_id")) or _token_ids(
-            getattr(model.hf_text_config, "eos_token_id", None)
-        )
+        vocabulary_size = model.get_vocab_size()
+        end_tokens = model.try_get_generation_config().get("eos_token_id")
+        if end_tokens is None:
+            end_tokens = getattr(model.hf_text_config, "eos_token_id", None)
         return ModelFacts(
             vllm_version=vllm.__version__,
             # One of them is a placeholder.
@@ -121,15 +123,14 @@ class VllmEngine:
             max_running_sequences=scheduler.max_num_seqs,
             dtype=str(model.dtype).removeprefix("torch."),
             device=current_platform.device_type,
-            # Some name -1, or an id of another vocabulary: no model can generate it.
-            end_token_ids=[one for one in end_token_ids if 0 <= one < model.get_vocab_size()],
-            vocabulary_size=model.get_vocab_size(),
+            end_token_ids=list(known_end_tokens(end_tokens, vocabulary_size)),
+            vocabulary_size=vocabulary_size,
             window_tokens=model.get_sliding_window() or 0,
             kv_bytes_per_token=2 * layers * model.get_total_num_kv_heads() * head_bytes,
             steps_ahead=1 if scheduler.async_scheduling else 0,
             most_scored_tokens=None
             if _scores_by_slices(config)
-            else SCORES_BYTES // scores_bytes(1, model.get_vocab_size()),
+            else SCORES_BYTES // scores_bytes(1, vocabulary_size),
         )
 
     @property
@@ -242,12 +243,3 @@ def _positions(logprobs: Iterable[Mapping[int, Any] | None] | None) -> list[Posi
         for position in logprobs or ()
         if position is not None
     ]
-
-
-def _token_ids(value: int | list[int] | None) -> list[int]:
-    match value:
-        case None:
-            return []
-        case int():
-            return [value]
-    return list(value)
