@@ -45,13 +45,6 @@ bench_app = typer.Typer(
 )
 
 
-class WeightQuantization(StrEnum):
-    """Values of `--weight-quantization`."""
-
-    NONE = "None"
-    INT8 = "Int8"
-
-
 class CpuKernels(StrEnum):
     """Values of `--cpu-kernels`, as a worker has them."""
 
@@ -256,7 +249,7 @@ def engine_command(
         RandomShape | None, typer.Option(help="Instead: random weights of this shape, made for the run.")
     ] = None,
     engines: Annotated[
-        str, typer.Option(help="Comma-separated engines to measure.")
+        str, typer.Option(help=f"Comma-separated engines to measure: {', '.join(ENGINES)}.")
     ] = "warmfleet,llama.cpp,transformers",
     batches: Annotated[str, typer.Option(help="Comma-separated sequences of a decode.")] = "1,4,8,16",
     contexts: Annotated[
@@ -266,9 +259,6 @@ def engine_command(
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds over all engines.")] = 3,
     steps: Annotated[int, typer.Option(min=3, max=48, help="Most steps of a case in a round.")] = 16,
     dtype: Annotated[Dtype, typer.Option(help="Of weights and KV, for our engine.")] = Dtype.AUTO,
-    weight_quantization: Annotated[
-        WeightQuantization, typer.Option(help="Of our engine's weights; the others hold them as they are.")
-    ] = WeightQuantization.NONE,
     cpu_kernels: Annotated[
         CpuKernels, typer.Option(help="Of our engine on a CPU; Auto: the best level.")
     ] = CpuKernels.AUTO,
@@ -280,7 +270,7 @@ def engine_command(
 ) -> None:
     """Compare the engine's steps with the limits of this machine, and with other engines on the same weights.
 
-    Example: warmfleet bench engine --random-weights qwen3-0.6b --rounds 5
+    Example: warmfleet bench engine --random-weights qwen3-0.6b --engines warmfleet,warmfleet-int8
     """
     start = time.monotonic()
     choice = EngineChoice(
@@ -291,7 +281,6 @@ def engine_command(
         rounds=rounds,
         steps=steps,
         dtype=dtype.value,
-        weight_quantization=weight_quantization.value,
         cpu_kernels=cpu_kernels.value,
         cpu=cpu,
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from warmfleet_cli.bench.cache.results import CacheResults
-from warmfleet_cli.bench.engine.results import EngineResults
+from warmfleet_cli.bench.engine.results import OWN_INT8, EngineResults
 from warmfleet_cli.bench.figures import Spread, median
 from warmfleet_cli.bench.prefix.results import VariantSummary
 
@@ -97,7 +97,7 @@ def engine_table(results: EngineResults) -> TextTable:
     """A row per case and engine; of the limit, and of reads alone, is by the median step."""
     rows = []
     for one in results.measured:
-        limit = one.case.tokens / results.limit_seconds(one.case)
+        limit = one.case.tokens / results.limit_seconds(one.engine, one.case)
         figures = (
             (
                 f"{one.tokens_per_second:,.1f}",
@@ -123,6 +123,7 @@ def engine_table(results: EngineResults) -> TextTable:
 def engine_lines(results: EngineResults) -> list[str]:
     """What the limits are, and what ran."""
     limits = results.limits
+    int8 = f" {OWN_INT8} reads {results.int8_cost.weight_bytes / 1e6:,.0f} MB of weights."
     return [
         *(f"{engine}: {version}" for engine, version in results.versions.items()),
         (
@@ -138,8 +139,8 @@ def engine_lines(results: EngineResults) -> list[str]:
         (
             f"A decode reads {results.cost.weight_bytes / 1e6:,.0f} MB of weights and "
             f"{results.cost.kv_bytes_per_token:,} bytes per token of context, in "
-            f"{results.cost.quantised_weight_bytes or results.cost.element_bytes:g} and "
             f"{results.cost.element_bytes} bytes each; the limit is the same for engines that hold more."
+            f"{int8 if OWN_INT8 in results.versions else ''}"
         ),
     ]
 

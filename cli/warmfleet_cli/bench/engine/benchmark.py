@@ -20,7 +20,7 @@ from warmfleet_cli.bench.engine.programs import (
     reads_program,
     running,
 )
-from warmfleet_cli.bench.engine.results import OWN, EngineResults, Measured, step_shape
+from warmfleet_cli.bench.engine.results import OWN, OWN_INT8, EngineResults, Measured, step_shape
 from warmfleet_cli.bench.figures import median
 from warmfleet_cli.bench.observer import Observer
 from warmfleet_cli.bench.processes import BenchError
@@ -58,8 +58,6 @@ class EngineBenchSettings:
     """What computes; otherwise processors do."""
     has_amx: bool
     """Of the processors, where those compute."""
-    weight_quantization: str = "None"
-    """Of our own engine."""
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -116,10 +114,10 @@ async def run_engine_bench(
         observer.stage("loading", len(settings.programs) + (not settings.on_gpu))
         starter = _Starter(stack, log_folder, settings.environment, observer, missing)
         engines = await starter.start(settings.programs)
-        own = next((engine for engine in engines if engine.name == OWN), None)
+        own = next((engine for engine in engines if engine.name in {OWN, OWN_INT8}), None)
         # What "Auto" has chosen decides what a step reads.
         dtype = own.dtype if own else "BFloat16"
-        cost = model_cost(settings.model, ELEMENT_BYTES[dtype], settings.weight_quantization)
+        cost = model_cost(settings.model, ELEMENT_BYTES[dtype])
         if not settings.on_gpu:
             bytes_of_cases = {case.name: cost.read_bytes(step_shape(case)) for case in settings.cases}
             reads = reads_program(bytes_of_cases, before.read_threads, MAX_BUFFER_BYTES)
@@ -133,6 +131,7 @@ async def run_engine_bench(
         limits_before=before,
         limits_after=after,
         cost=cost,
+        int8_cost=model_cost(settings.model, ELEMENT_BYTES[dtype], "Int8"),
         versions=versions,
         missing=missing,
         measured=measured,

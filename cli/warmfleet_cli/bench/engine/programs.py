@@ -54,10 +54,12 @@ class Program:
     """Cases of which it shows something."""
 
 
-def own_program(model: Path, dtype: str, weight_quantization: str, cpu_kernels: str, blocks: int) -> Program:
+def own_program(  # noqa: PLR0917 - a program's arguments
+    name: str, model: Path, dtype: str, weight_quantization: str, cpu_kernels: str, blocks: int
+) -> Program:
     """Our engine, with the environment of a worker's."""
     return Program(
-        "warmfleet",
+        name,
         f"{_PROGRAMS}.own_program",
         (str(model), dtype, weight_quantization, cpu_kernels, str(blocks)),
         environment=SLEEPING_THREADS,

@@ -13,6 +13,8 @@ from warmfleet_worker.engine.step_time import StepShape
 from warmfleet_worker.roofline.measurement import MAX_BUFFER_BYTES
 
 OWN: Final = "warmfleet"
+OWN_INT8: Final = "warmfleet-int8"
+"""The same with its weights in 8 bits. In turns with the other, what memory gives is the same for both."""
 VLLM: Final = "vLLM"
 READS: Final = "reads alone"
 """Beside the engines: what memory gave in their turns."""
@@ -20,6 +22,9 @@ STEADY_READS_RATIO: Final = 0.85
 """Of the limit: where memory gave less, limits from before and after do not hold for the time between."""
 BESIDE_VLLM: Final = {(8, 128), (8, 1024), (1, 2048)}
 """Sequences and contexts of the steps in which a small model is compared with vLLM."""
+SHORT_CONTEXT_TOKENS: Final = 1024
+"""Below it a decode reads weights and hardly anything else."""
+INT8_TIMES: Final = 1.6
 LARGE_WEIGHTS: Final = 500_000_000
 """A model from this size on is limited by reads of its weights, not by what a step does besides."""
 
@@ -56,6 +61,9 @@ class EngineResults:
     limits_before: MachineLimits
     limits_after: MachineLimits
     cost: ModelCost
+    """Of the weights as the files have them."""
+    int8_cost: ModelCost
+    """Of the weights in 8 bits."""
     versions: Mapping[str, str]
     """Of each engine that ran, with its element type."""
     missing: Mapping[str, str]
@@ -73,18 +81,28 @@ class EngineResults:
         """The better of both measurements."""
         return self.limits_before.best(self.limits_after)
 
-    def limit_seconds(self, case: Case) -> float:
+    def cost_of(self, engine: str) -> ModelCost:
+        """What a model asks in an engine; of one that holds more than the files do, as little."""
+        return self.int8_cost if engine == OWN_INT8 else self.cost
+
+    def limit_seconds(self, engine: str, case: Case) -> float:
         """The least time of a step of this case."""
-        return least_seconds(self.cost, self.limits, step_shape(case))
+        return least_seconds(self.cost_of(engine), self.limits, step_shape(case))
 
     def limit_ratio(self, measured: Measured) -> float:
         """Limit over measured time, by the median step."""
-        return self.limit_seconds(measured.case) / measured.median_seconds
+        return self.limit_seconds(measured.engine, measured.case) / measured.median_seconds
 
     def reads_ratio(self, measured: Measured) -> float | None:
-        """Time of reads alone, in the same turns, over measured time; None where nothing is known of them."""
-        reads = self.of(READS, measured.case)
-        return None if reads is None else reads.median_seconds / measured.median_seconds
+        """Time of reads alone of as many bytes, in the same turns, over measured time.
+
+        None where nothing is known of them.
+        """
+        reads, shape = self.of(READS, measured.case), step_shape(measured.case)
+        if reads is None:
+            return None
+        share = self.cost_of(measured.engine).read_bytes(shape) / self.cost.read_bytes(shape)
+        return share * reads.median_seconds / measured.median_seconds
 
     @property
     def limit_doubts(self) -> list[str]:
@@ -137,10 +155,10 @@ def engine_targets(results: EngineResults) -> list[Target]:
             targets += _against(results, own, {VLLM: factor}, is_large=False)
         least: dict[str, float] = {}
         percent = None
-        if case.batch == 1 and case.context_tokens < 1024:
+        if case.batch == 1 and case.context_tokens < SHORT_CONTEXT_TOKENS:
             percent = 75
             least = {"llama.cpp": 1.5, "transformers": 3.0} if is_large else {"llama.cpp": 1.2}
-        elif case.batch == 8 and case.context_tokens < 1024:
+        elif case.batch == 8 and case.context_tokens < SHORT_CONTEXT_TOKENS:
             percent = 60
         elif case.batch == 1 and case.context_tokens >= 16_000:
             least = {"llama.cpp": 1.7}
@@ -152,7 +170,21 @@ def engine_targets(results: EngineResults) -> list[Target]:
                 name = f"{case.name}: of {READS} in the same turns"
                 targets.append(Target(name, 100 * of_reads, percent, unit=" %"))
         targets += _against(results, own, least, is_large=is_large)
-    return targets
+    return targets + _int8_targets(results)
+
+
+def _int8_targets(results: EngineResults) -> list[Target]:
+    """A decode of one sequence with weights in 8 bits reads about half, beside the same engine's own type."""
+    return [
+        Target(
+            f"{one.case.name}: in 8 bits, times {OWN}'s {own.tokens_per_second:.1f} tokens/s",
+            one.tokens_per_second / own.tokens_per_second,
+            INT8_TIMES,
+        )
+        for one in results.measured
+        if one.engine == OWN_INT8 and one.seconds and one.case.kind == "decode" and one.case.batch == 1
+        if one.case.context_tokens < SHORT_CONTEXT_TOKENS and (own := results.of(OWN, one.case))
+    ]
 
 
 def _against(
@@ -164,7 +196,7 @@ def _against(
         if peer := results.of(engine, own.case):
             required = factor * peer.tokens_per_second
             if is_large:
-                required = min(required, 0.85 * own.case.tokens / results.limit_seconds(own.case))
+                required = min(required, 0.85 * own.case.tokens / results.limit_seconds(OWN, own.case))
             targets.append(
                 Target(
                     f"{own.case.name}: beside {engine}'s {peer.tokens_per_second:.1f}",
@@ -177,7 +209,8 @@ def _against(
 
 
 def _against_best_peer(results: EngineResults, own: Measured) -> list[Target]:
-    peers = [peer for engine in results.versions if engine != OWN and (peer := results.of(engine, own.case))]
+    others = [engine for engine in results.versions if engine not in {OWN, OWN_INT8}]
+    peers = [peer for engine in others if (peer := results.of(engine, own.case))]
     if not peers:
         return []
     best = max(peers, key=lambda peer: peer.tokens_per_second)
@@ -219,6 +252,7 @@ def engine_record(results: EngineResults) -> dict[str, Any]:
         "limits_after": results.limits_after,
         "limit_doubts": results.limit_doubts,
         "model_cost": results.cost,
+        "int8_model_cost": results.int8_cost,
         "engines": dict(results.versions),
         "missing": dict(results.missing),
         "skipped": dict(results.skipped),
@@ -233,7 +267,7 @@ def engine_record(results: EngineResults) -> dict[str, Any]:
                 "error": one.error,
                 "step_seconds": one.seconds,
                 "tokens_per_second": one.tokens_per_second if one.seconds else None,
-                "limit_tokens_per_second": one.case.tokens / results.limit_seconds(one.case),
+                "limit_tokens_per_second": one.case.tokens / results.limit_seconds(one.engine, one.case),
                 "limit_ratio": results.limit_ratio(one) if one.seconds else None,
                 "reads_ratio": results.reads_ratio(one) if one.seconds else None,
             }
@@ -253,9 +287,12 @@ def _shares(results: EngineResults, engine: str, context: int) -> list[tuple[flo
 
 
 def _bars(results: EngineResults, case: Case) -> list[Bar]:
-    limit = 100 * results.limit_seconds(case)
     return [
-        Bar(one.engine, limit / one.median_seconds, limit / max(one.seconds), limit / one.least_seconds)
+        Bar(
+            one.engine,
+            *(limit / seconds for seconds in (one.median_seconds, max(one.seconds), one.least_seconds)),
+        )
         for one in results.measured
         if one.case == case and one.seconds
+        for limit in (100 * results.limit_seconds(one.engine, case),)
     ]

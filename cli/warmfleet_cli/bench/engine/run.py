@@ -20,14 +20,14 @@ from warmfleet_cli.bench.engine.programs import (
     transformers_program,
     vllm_program,
 )
-from warmfleet_cli.bench.engine.results import OWN, VLLM, EngineResults
+from warmfleet_cli.bench.engine.results import OWN, OWN_INT8, VLLM, EngineResults
 from warmfleet_cli.bench.observer import Observer
 from warmfleet_runtime.memory import available_memory_bytes
 from warmfleet_runtime.processors import CPU_INFO, isa_flags
 from warmfleet_worker.model.cost import model_cost
 from warmfleet_worker.runner.device import free_gpu_bytes, has_gpu
 
-ENGINES: Final = (OWN, "llama.cpp", "transformers", VLLM)
+ENGINES: Final = (OWN, OWN_INT8, "llama.cpp", "transformers", VLLM)
 MAX_BATCH: Final = 64
 MAX_CONTEXT_TOKENS: Final = 1_000_000
 CASE_SECONDS: Final = 1.0
@@ -48,7 +48,6 @@ class EngineChoice:
     rounds: int
     steps: int
     dtype: str
-    weight_quantization: str = "None"
     cpu_kernels: str = "Auto"
     """Of our engine."""
     cpu: bool = False
@@ -81,7 +80,7 @@ def bench_settings(
     choice: EngineChoice, model: EngineModel, available_bytes: int, *, on_gpu: bool = False
 ) -> EngineBenchSettings:
     """The cases that model and memory allow, and how the engines are started."""
-    cost = model_cost(model.config, _ELEMENT_BYTES.get(choice.dtype, 2), choice.weight_quantization)
+    cost = model_cost(model.config, _ELEMENT_BYTES.get(choice.dtype, 2))
     asked = cases_of(choice.batches, choice.contexts, choice.prefill_tokens)
     within = [case for case in asked if case.context_tokens + SPARE_TOKENS <= model.config.max_position]
     memory_bytes = context_memory_bytes(
@@ -98,7 +97,6 @@ def bench_settings(
         skipped=skipped,
         rounds=choice.rounds,
         steps=choice.steps,
-        weight_quantization=choice.weight_quantization,
         case_seconds=CASE_SECONDS,
         on_gpu=on_gpu,
         has_amx=not on_gpu and "amx_bf16" in _processor_flags(),
@@ -108,9 +106,10 @@ def bench_settings(
 def _program(
     engine: str, choice: EngineChoice, model: EngineModel, cases: list[Case], *, on_gpu: bool
 ) -> Program:
-    if engine == OWN:
-        quantization, kernels = choice.weight_quantization, choice.cpu_kernels
-        return own_program(model.folder, choice.dtype, quantization, kernels, blocks_of(cases))
+    if engine in {OWN, OWN_INT8}:
+        quantization = "Int8" if engine == OWN_INT8 else "None"
+        arguments = (model.folder, choice.dtype, quantization, choice.cpu_kernels, blocks_of(cases))
+        return own_program(engine, *arguments)
     if engine == "llama.cpp":
         return llama_program(model.gguf, cases, on_gpu=on_gpu)
     if engine == VLLM:

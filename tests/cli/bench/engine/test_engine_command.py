@@ -114,7 +114,7 @@ def test_on_a_gpu_every_engine_may_use_it_and_llama_cpp_is_left_out(folder):
 
     for on_gpu, environment in ((True, NO_CHANGE), (False, NO_GPU)):
         settings = run.bench_settings(choice, model, 2**34, on_gpu=on_gpu)
-        _, llama, _, vllm = settings.programs
+        _, _, llama, _, vllm = settings.programs
         assert settings.environment == environment
         assert ("bfloat16" in vllm.arguments) or not on_gpu
         assert ("--cpu" in llama.missing) is on_gpu
@@ -123,14 +123,34 @@ def test_on_a_gpu_every_engine_may_use_it_and_llama_cpp_is_left_out(folder):
 
 def test_our_engine_computes_with_the_kernels_that_are_named(folder):
     choice = run.EngineChoice(
-        ("warmfleet",), (1,), (32,), 48, rounds=1, steps=3, dtype="Auto", cpu_kernels="AVX2"
+        ("warmfleet", "warmfleet-int8"), (1,), (32,), 48, rounds=1, steps=3, dtype="Auto", cpu_kernels="AVX2"
     )
     model = EngineModel("tiny", folder, load_model_config(folder), folder / "none.gguf")
 
-    (own,) = run.bench_settings(choice, model, 2**34).programs
+    own, int8 = run.bench_settings(choice, model, 2**34).programs
 
     assert own.arguments[1:4] == ("Auto", "None", "AVX2")
+    assert int8.arguments[1:4] == ("Auto", "Int8", "AVX2")
     assert {kernels.value for kernels in CpuKernels} == set(get_args(KernelNames))
+
+
+def test_weights_in_8_bits_are_an_engine_beside_the_models_own_type(folder, tmp_path):
+    choice = run.EngineChoice(("warmfleet-int8",), (1,), (32,), 48, rounds=1, steps=3, dtype="Auto")
+    model = EngineModel("tiny", folder, load_model_config(folder), folder / "none.gguf")
+    (program,) = run.bench_settings(choice, model, 2**34).programs
+
+    async def measured():
+        async with running(program, tmp_path, NO_GPU) as engine:
+            return (
+                engine.name,
+                engine.version,
+                await engine.measure(Case("decode", 1, 32), engine.variants[0], steps=3, seconds=9.0),
+            )
+
+    name, version, (seconds, tokens) = asyncio.run(measured())
+    assert name == "warmfleet-int8"
+    assert "Int8 weights" in version
+    assert (len(seconds), len(tokens)) == (3, 1)
 
 
 def test_every_engine_gets_what_decides_where_it_computes(tmp_path):

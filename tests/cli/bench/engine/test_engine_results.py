@@ -42,6 +42,7 @@ def results(measured, cost=LARGE, **fields):
         limits_before=msgspec.structs.replace(LIMITS, read_bytes_per_second=1e10),
         limits_after=msgspec.structs.replace(LIMITS, bfloat16_flops_per_second=1e11),
         cost=cost,
+        int8_cost=msgspec.structs.replace(cost, quantised_weight_bytes=1.0625),
         versions={one.engine: "1.0" for one in measured},
         measured=measured,
         **{"missing": {}, "skipped": {}, "first_tokens": {}, "has_amx": False, **fields},
@@ -172,6 +173,38 @@ def test_a_prefill_must_not_be_slower_than_the_best_of_the_others():
     assert name == "prefill 512: beside transformers, the best of the others"
     assert required == 1024
     assert not reached
+
+
+@pytest.mark.parametrize(("int8_seconds", "reached"), [(0.05, True), (0.063, False)])
+def test_weights_in_8_bits_are_compared_with_the_same_engines_own_type(int8_seconds, reached):
+    found = results(
+        [
+            Measured("warmfleet", DECODE, "", [0.1]),
+            Measured("warmfleet-int8", DECODE, "", [int8_seconds]),
+            # Products limit a batch, and a context is in the same type in both.
+            *(
+                Measured(name, case, "", [0.1])
+                for name in ("warmfleet", "warmfleet-int8")
+                for case in (BATCH, LONG)
+            ),
+        ],
+        cost=SMALL,
+    )
+
+    assert verdicts(found) == {"decode 1 x 128: in 8 bits, times warmfleet's 10.0 tokens/s": (1.6, reached)}
+
+
+def test_each_type_of_weights_has_its_own_limit():
+    own, int8 = Measured("warmfleet", DECODE, "", [0.1]), Measured("warmfleet-int8", DECODE, "", [0.1])
+    found = results([own, int8, Measured("reads alone", DECODE, "", [0.08])])
+
+    assert found.limit_ratio(own) == pytest.approx(0.5)
+    assert found.limit_ratio(int8) == pytest.approx(0.5 * 1.0625 / 2)
+    # Reads alone read what the weights in their own type take.
+    assert found.reads_ratio(own) == pytest.approx(0.8)
+    assert found.reads_ratio(int8) == pytest.approx(0.8 * 1.0625 / 2)
+    assert "warmfleet-int8 reads 531 MB of weights." in engine_lines(found)[-1]
+    assert "int8" not in engine_lines(results([own]))[-1]
 
 
 def test_the_report_names_what_did_not_run():
