@@ -55,6 +55,12 @@ class Cores:
         return f"router on core {min(self.router)}; stub fleet and load generator on {others}"
 
 
+def running_seconds(pid: int) -> float:
+    """Processor time of all threads of a process so far, finer than the ticks of `Usage`."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What a process has used so far."""
@@ -115,11 +121,14 @@ async def measured_router(
     fleet_flags: Sequence[str] = (),
     tenants: Sequence[str] = (),
     module: str = "warmfleet_router",
+    checkout: Path | None = None,
 ) -> AsyncIterator[MeasuredRouter]:
     """Router and fleet, ready and with every block in the index; logs and files go to `folder`.
 
-    `tenants` get a key for inference each, beside the one with both scopes. `module` is run as the router.
+    `tenants` get a key for inference each, beside the one with both scopes. `module` is run as the router;
+    with its code and all of ours that it imports from `checkout`, if that is another tree than this one.
     """
+    router_code = {} if checkout is None else {"PYTHONPATH": code_path(checkout)}
     endpoints_path = folder / "endpoints.json"
     scopes = dict.fromkeys(tenants, ("inference",))
     keys = write_keys(folder / "keys.json", {TENANT: ("inference", "admin"), **scopes})
@@ -146,7 +155,7 @@ async def measured_router(
                     "router",
                     router_arguments,
                     log_folder=folder,
-                    environment=environment | {HOME_VARIABLE: str(folder)},
+                    environment=environment | {HOME_VARIABLE: str(folder)} | router_code,
                 )
             )
         url = await router.ready(http)
@@ -154,6 +163,11 @@ async def measured_router(
             (endpoint.url, endpoint.token.decode()) for endpoint in read_endpoints(endpoints_path)
         )
         yield MeasuredRouter(url, keys, router.pid, fleet.pid, workers, http)
+
+
+def code_path(checkout: Path) -> str:
+    """`PYTHONPATH` of another tree: it comes before what is installed."""
+    return os.pathsep.join(sorted({str(package.parent) for package in checkout.glob("*/warmfleet_*")}))
 
 
 class Prompts:
