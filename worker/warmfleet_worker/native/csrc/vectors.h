@@ -296,6 +296,13 @@ typedef struct {
 
 enum { LINE_BYTES = 64 };
 
+/* The same of panels that lie anywhere: while panel n of segment s is read, the lines from from[s * panels + n] on, and
+ * `step` bytes further for each pair of inputs. */
+typedef struct {
+    const uint8_t *const *from;
+    int64_t step;
+} fetching_lines;
+
 /* Up to sixteen floats in a register; zeros after `count`. */
 static inline vec load_some(const float *p, int count) {
     if (count >= WF_VECTOR) return v_load(p);
