@@ -41,7 +41,6 @@ static void attend_unit(void *context, int index, int worker) {
     for (int r = 0; r < rows; r++) w->state[0][r].maximum = -INFINITY;
     for (int part = first > 0 ? first : 0; part < parts; part++) {
         e->attention->attend(&a, u->first_head, u->heads, part, w->scratch, w->state[1], w->output[1]);
-        a.is_fetched = 1;
         for (int r = 0; r < rows; r++)
             e->row->merge(&w->state[0][r], w->output[0] + r * dim, &w->state[1][r], w->output[1] + r * dim, dim);
     }

@@ -49,7 +49,6 @@ typedef struct {
     int64_t block_stride, value_offset;
     const int32_t *block_ids;
     int32_t block_size_tokens, chunk_end;   /* positions from chunk_end on are not written yet */
-    int32_t is_fetched;         /* by the thread's call for the partition before; otherwise the call fetches it itself */
 } wf_attention;
 
 /* A softmax in parts: the largest score, the sum and the weighted values relative to it. */

@@ -296,12 +296,16 @@ typedef struct {
 
 enum { LINE_BYTES = 64 };
 
-/* The same of panels that lie anywhere: while panel n of segment s is read, the lines from from[s * panels + n] on, and
- * `step` bytes further for each pair of inputs. */
+/* Lines anywhere that are fetched meanwhile: for the first pair of inputs of panel n of segment s that at
+ * from[s * panels + n], for each further one that `step` bytes on. In float32, whose pairs take two lines, also the ones
+ * `apart` elements after these. */
 typedef struct {
     const uint8_t *const *from;
     int64_t step;
 } fetching_lines;
+
+/* From line to line of a panel, so much further on is what `fetching` fetches. */
+static inline int64_t step_of(fetching fetch) { return LINE_BYTES - fetch.behind; }
 
 /* Up to sixteen floats in a register; zeros after `count`. */
 static inline vec load_some(const float *p, int count) {
