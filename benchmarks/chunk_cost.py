@@ -20,7 +20,14 @@ from typing import Final
 
 import uvloop
 from harness.event_client import Answer, EventClient
-from harness.measured_router import Cores, MeasuredRouter, Prompts, measured_router, running_seconds
+from harness.measured_router import (
+    Cores,
+    MeasuredRouter,
+    Prompts,
+    code_path,
+    measured_router,
+    running_seconds,
+)
 from harness.report import Report
 
 from warmfleet_cli.bench.figures import Target, median
@@ -29,9 +36,6 @@ TOKENS_PER_SECOND: Final = 5.0
 STREAMS_PER_SECOND: Final = 300.0
 """Begun so fast, so that the router is not behind when the last one has begun."""
 SETTLED_SECONDS: Final = 1.0
-MEASURED_SECONDS: Final = 8.0
-REPEATS: Final = 3
-"""In one process of a router."""
 PROMPT_TOKENS: Final = 200
 MOST_RATIO: Final = 0.5
 """Of what a chunk cost before streams went from callback to callback (docs/decisions/0030)."""
@@ -51,13 +55,15 @@ class Cost:
         )
 
 
-def answer_tokens(streams: int) -> int:
+def answer_tokens(streams: int, measured_seconds: float) -> int:
     """Tokens of an answer that is still running at the end of the measured time."""
-    seconds = streams / STREAMS_PER_SECOND + SETTLED_SECONDS + MEASURED_SECONDS + 3
+    seconds = streams / STREAMS_PER_SECOND + SETTLED_SECONDS + measured_seconds + 3
     return int(seconds * TOKENS_PER_SECOND) + 1
 
 
-async def chunk_us(router: MeasuredRouter, client: EventClient, bodies: Sequence[tuple[str, bytes]]) -> float:
+async def chunk_us(
+    router: MeasuredRouter, client: EventClient, bodies: Sequence[tuple[str, bytes]], measured_seconds: float
+) -> float:
     """Of the router, for each chunk of as many streams as there are `bodies`.
 
     Raises:
@@ -70,7 +76,7 @@ async def chunk_us(router: MeasuredRouter, client: EventClient, bodies: Sequence
         await asyncio.sleep(began + number / STREAMS_PER_SECOND - loop.time())
     await asyncio.sleep(SETTLED_SECONDS)
     started, before = loop.time(), running_seconds(router.pid)
-    await asyncio.sleep(MEASURED_SECONDS)
+    await asyncio.sleep(measured_seconds)
     used, seconds = running_seconds(router.pid) - before, loop.time() - started
     early = sum(answer.done() for answer in answers)
     whole = sum(answer.complete for answer in await asyncio.gather(*answers))
@@ -82,10 +88,11 @@ async def chunk_us(router: MeasuredRouter, client: EventClient, bodies: Sequence
 async def turn(options: argparse.Namespace, cores: Cores, checkout: Path | None) -> list[float]:
     """The costs with one process of the router."""
     prompts = Prompts(PROMPT_TOKENS)
-    bodies = [prompts.shared_prefix(answer_tokens(options.streams)) for _ in range(options.streams)]
+    tokens = answer_tokens(options.streams, options.seconds)
+    bodies = [prompts.shared_prefix(tokens) for _ in range(options.streams)]
     async with measured_router(options.output_dir, cores, blocks=options.blocks, checkout=checkout) as router:
         client = EventClient(router.url, router.key)
-        costs = [await chunk_us(router, client, bodies) for _ in range(REPEATS)]
+        costs = [await chunk_us(router, client, bodies, options.seconds) for _ in range(options.repeats)]
         client.close()
     return costs
 
@@ -107,9 +114,16 @@ def main() -> int:
     parser.add_argument("--before", type=Path, help="another checkout of this project")
     parser.add_argument("--streams", type=int, default=1500)
     parser.add_argument("--turns", type=int, default=3, help="processes of each router")
+    parser.add_argument("--repeats", type=int, default=3, help="in each of these processes")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of one of them that are measured")
     parser.add_argument("--blocks", type=int, default=100_000, help="in the index")
     parser.add_argument("--output-dir", type=Path, default=Path("bench-results/chunk-cost"))
     options = parser.parse_args()
+    if options.before is not None:
+        try:
+            code_path(options.before)
+        except ValueError as error:
+            parser.error(str(error))
     cores = Cores.shared_out(sorted(os.sched_getaffinity(0)))
     report = Report.begin(options, cores.line())
     costs = costs_of(options, cores)

@@ -166,8 +166,15 @@ async def measured_router(
 
 
 def code_path(checkout: Path) -> str:
-    """`PYTHONPATH` of another tree: it comes before what is installed."""
-    return os.pathsep.join(sorted({str(package.parent) for package in checkout.glob("*/warmfleet_*")}))
+    """`PYTHONPATH` of another tree: it comes before what is installed.
+
+    Raises:
+        ValueError: there is no router in that tree; what is installed would be measured.
+    """
+    packages = sorted(checkout.glob("*/warmfleet_*"))
+    if not any(package.name == "warmfleet_router" for package in packages):
+        raise ValueError(f"{checkout} is no checkout of this project: it has no router")
+    return os.pathsep.join(dict.fromkeys(str(package.parent) for package in packages))
 
 
 class Prompts:

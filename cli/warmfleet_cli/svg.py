@@ -23,6 +23,8 @@ polyline{fill:none;stroke-width:2}
 .s1{stroke:#bc4c00}.f1{fill:#bc4c00}
 .s2{stroke:#1a7f37}.f2{fill:#1a7f37}
 .s3{stroke:#8250df}.f3{fill:#8250df}
+.s4{stroke:#bf3989}.f4{fill:#bf3989}
+.s5{stroke:#57606a}.f5{fill:#57606a}
 @media(prefers-color-scheme:dark){
 text{fill:#e6edf3}
 .grid{stroke:#30363d}
@@ -33,12 +35,14 @@ text{fill:#e6edf3}
 .s1{stroke:#f0883e}.f1{fill:#f0883e}
 .s2{stroke:#3fb950}.f2{fill:#3fb950}
 .s3{stroke:#bc8cff}.f3{fill:#bc8cff}
+.s4{stroke:#f778ba}.f4{fill:#f778ba}
+.s5{stroke:#8b949e}.f5{fill:#8b949e}
 }
 """
 
 
 def document(parts: Sequence[str], *, title: str, width: float, height: float) -> str:
-    """The document of `parts`. Colours are the classes `s0` to `s3` for lines, `f0` to `f3` for areas."""
+    """The document of `parts`. Colours are the classes `s0` to `s5` for lines, `f0` to `f5` for areas."""
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img">\n'

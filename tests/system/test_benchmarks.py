@@ -44,6 +44,21 @@ def test_the_overhead_benchmark_measures_every_pair_and_finds_no_parity_bug(tmp_
         assert variant["prompt_tokens"] >= 300
 
 
+@pytest.mark.model
+def test_a_chunks_cost_is_measured_in_turns_with_another_checkouts_router(tmp_path):
+    small = {"--streams": 4, "--turns": 1, "--repeats": 1, "--seconds": 1, "--blocks": 2000}
+
+    costs = results_of("chunk_cost", tmp_path, {**small, "--before": BENCHMARKS.parent})["chunk_us"]
+
+    assert list(costs) == ["before", "now"]
+    assert all(len(measured) == 1 and measured[0] > 0 for measured in costs.values())
+
+
+def test_a_chunks_cost_is_not_compared_with_a_folder_that_has_no_router(tmp_path):
+    with pytest.raises(AssertionError, match="it has no router"):
+        results_of("chunk_cost", tmp_path, {"--before": tmp_path})
+
+
 def test_the_benchmark_of_fleet_totals_reads_all_replicas_and_models(tmp_path):
     costs = results_of("fleet_totals", tmp_path, {"--calls": 2})["costs"]
 

@@ -258,9 +258,9 @@ def engine_command(
     prefill_tokens: Annotated[int, typer.Option(min=16, help="Tokens of the prompt of a prefill.")] = 512,
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds over all engines.")] = 3,
     steps: Annotated[int, typer.Option(min=3, max=48, help="Most steps of a case in a round.")] = 16,
-    dtype: Annotated[Dtype, typer.Option(help="Of weights and KV, for our engine.")] = Dtype.AUTO,
+    dtype: Annotated[Dtype, typer.Option(help="Of weights and KV, for our engines.")] = Dtype.AUTO,
     cpu_kernels: Annotated[
-        CpuKernels, typer.Option(help="Of our engine on a CPU; Auto: the best level.")
+        CpuKernels, typer.Option(help="Of our engines on a CPU; Auto: the best level.")
     ] = CpuKernels.AUTO,
     cpu: Annotated[
         bool, typer.Option("--cpu", help="Measure the processors, where there is a GPU too.")
@@ -361,9 +361,11 @@ def parse_names(text: str, known: Sequence[str], kind: str) -> tuple[str, ...]:
     """Names of a list, in the order of `known`.
 
     Raises:
-        typer.BadParameter: one is not known.
+        typer.BadParameter: one is not known, or there is none.
     """
     asked = [name.strip() for name in text.split(",") if name.strip()]
+    if not asked:
+        raise typer.BadParameter(f"at least one {kind} is needed; known are: {', '.join(known)}")
     for name in asked:
         if name not in known:
             raise typer.BadParameter(f"{name!r} is no {kind}; known are: {', '.join(known)}")

@@ -11,7 +11,8 @@ from warmfleet_cli.svg import document, number, rule, text, ticks
 WIDTH: Final = 720
 HEIGHT: Final = 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 72, 20, 64, 56
-_COLOURS: Final = 4
+_COLOURS: Final = 6
+"""Of the document: as many as `bench engine` has engines, and reads beside them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,10 @@ class Target:
         )
         if self.reached:
             return line
-        return f"{line} by {_short(abs(self.measured - self.required))}{self.unit}"
+        difference = abs(self.measured - self.required)
+        # What the figures above do not show is not nothing.
+        by = f"{difference:.1g}" if 0 < difference < 0.005 else _short(difference)
+        return f"{line} by {by}{self.unit}"
 
 
 def _short(value: float) -> str:

@@ -123,7 +123,7 @@ def engine_table(results: EngineResults) -> TextTable:
 def engine_lines(results: EngineResults) -> list[str]:
     """What the limits are, and what ran."""
     limits = results.limits
-    int8 = f" {OWN_INT8} reads {results.int8_cost.weight_bytes / 1e6:,.0f} MB of weights."
+    int8 = f" {OWN_INT8} reads {results.costs[OWN_INT8].weight_bytes / 1e6:,.0f} MB of weights."
     return [
         *(f"{engine}: {version}" for engine, version in results.versions.items()),
         (

@@ -43,3 +43,7 @@ def test_a_missed_target_shows_by_how_much():
 )
 def test_a_target_is_reached_on_its_own_side_only(measured, at_least, reached):
     assert Target("x", measured=measured, required=5.0, at_least=at_least).reached is reached
+
+
+def test_a_target_that_is_missed_by_less_than_is_shown_states_by_how_much():
+    assert Target("times", 1.599, 1.6).verdict() == "times: 1.6 (at least 1.6 asked): missed by 0.001"

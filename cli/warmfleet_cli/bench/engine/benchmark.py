@@ -20,7 +20,7 @@ from warmfleet_cli.bench.engine.programs import (
     reads_program,
     running,
 )
-from warmfleet_cli.bench.engine.results import OWN, OWN_INT8, EngineResults, Measured, step_shape
+from warmfleet_cli.bench.engine.results import OWN, OWN_QUANTIZATIONS, EngineResults, Measured, step_shape
 from warmfleet_cli.bench.figures import median
 from warmfleet_cli.bench.observer import Observer
 from warmfleet_cli.bench.processes import BenchError
@@ -104,7 +104,7 @@ async def run_engine_bench(
     """Measure.
 
     Raises:
-        BenchError: our own engine does not start, or the machine's limits cannot be measured.
+        BenchError: `OWN` does not start, no engine does, or the machine's limits cannot be measured.
     """
     observer.stage("limits of the machine", 1)
     before = await measured_limits(settings.environment)
@@ -114,12 +114,18 @@ async def run_engine_bench(
         observer.stage("loading", len(settings.programs) + (not settings.on_gpu))
         starter = _Starter(stack, log_folder, settings.environment, observer, missing)
         engines = await starter.start(settings.programs)
-        own = next((engine for engine in engines if engine.name in {OWN, OWN_INT8}), None)
+        if not engines:
+            reasons = "; ".join(f"{engine}: {reason}" for engine, reason in missing.items())
+            raise BenchError(f"no engine starts: {reasons}", exit_code=ExitCode.START_FAILED)
+        own = next((engine for engine in engines if engine.name in OWN_QUANTIZATIONS), None)
         # What "Auto" has chosen decides what a step reads.
         dtype = own.dtype if own else "BFloat16"
-        cost = model_cost(settings.model, ELEMENT_BYTES[dtype])
+        costs = {
+            engine: model_cost(settings.model, ELEMENT_BYTES[dtype], quantization)
+            for engine, quantization in OWN_QUANTIZATIONS.items()
+        }
         if not settings.on_gpu:
-            bytes_of_cases = {case.name: cost.read_bytes(step_shape(case)) for case in settings.cases}
+            bytes_of_cases = {case.name: costs[OWN].read_bytes(step_shape(case)) for case in settings.cases}
             reads = reads_program(bytes_of_cases, before.read_threads, MAX_BUFFER_BYTES)
             engines += await starter.start([reads])
         measured, tokens = await _measure(settings, engines, observer)
@@ -130,8 +136,7 @@ async def run_engine_bench(
     return EngineResults(
         limits_before=before,
         limits_after=after,
-        cost=cost,
-        int8_cost=model_cost(settings.model, ELEMENT_BYTES[dtype], "Int8"),
+        costs=costs,
         versions=versions,
         missing=missing,
         measured=measured,
@@ -169,7 +174,7 @@ class _Starter:
         """Those that have started.
 
         Raises:
-            BenchError: our own does not start.
+            BenchError: `OWN` does not start.
         """
         engines = []
         for program in programs:

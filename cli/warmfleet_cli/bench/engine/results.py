@@ -15,6 +15,8 @@ from warmfleet_worker.roofline.measurement import MAX_BUFFER_BYTES
 OWN: Final = "warmfleet"
 OWN_INT8: Final = "warmfleet-int8"
 """The same with its weights in 8 bits. In turns with the other, what memory gives is the same for both."""
+OWN_QUANTIZATIONS: Final = {OWN: "None", OWN_INT8: "Int8"}
+"""Of the weights in each of our engines; all others are beside them, with weights as the files have them."""
 VLLM: Final = "vLLM"
 READS: Final = "reads alone"
 """Beside the engines: what memory gave in their turns."""
@@ -60,10 +62,8 @@ class EngineResults:
 
     limits_before: MachineLimits
     limits_after: MachineLimits
-    cost: ModelCost
-    """Of the weights as the files have them."""
-    int8_cost: ModelCost
-    """Of the weights in 8 bits."""
+    costs: Mapping[str, ModelCost]
+    """Of each of our engines, in the element type that they chose."""
     versions: Mapping[str, str]
     """Of each engine that ran, with its element type."""
     missing: Mapping[str, str]
@@ -81,9 +81,14 @@ class EngineResults:
         """The better of both measurements."""
         return self.limits_before.best(self.limits_after)
 
+    @property
+    def cost(self) -> ModelCost:
+        """Of weights that are not quantised."""
+        return self.costs[OWN]
+
     def cost_of(self, engine: str) -> ModelCost:
-        """What a model asks in an engine; of one that holds more than the files do, as little."""
-        return self.int8_cost if engine == OWN_INT8 else self.cost
+        """What the model asks in an engine. One of the others has that of ours, though it may hold more."""
+        return self.costs.get(engine, self.cost)
 
     def limit_seconds(self, engine: str, case: Case) -> float:
         """The least time of a step of this case."""
@@ -209,7 +214,7 @@ def _against(
 
 
 def _against_best_peer(results: EngineResults, own: Measured) -> list[Target]:
-    others = [engine for engine in results.versions if engine not in {OWN, OWN_INT8}]
+    others = [engine for engine in results.versions if engine not in OWN_QUANTIZATIONS]
     peers = [peer for engine in others if (peer := results.of(engine, own.case))]
     if not peers:
         return []
@@ -251,8 +256,7 @@ def engine_record(results: EngineResults) -> dict[str, Any]:
         "limits_before": results.limits_before,
         "limits_after": results.limits_after,
         "limit_doubts": results.limit_doubts,
-        "model_cost": results.cost,
-        "int8_model_cost": results.int8_cost,
+        "model_costs": dict(results.costs),
         "engines": dict(results.versions),
         "missing": dict(results.missing),
         "skipped": dict(results.skipped),

@@ -20,7 +20,7 @@ from warmfleet_cli.bench.engine.programs import (
     transformers_program,
     vllm_program,
 )
-from warmfleet_cli.bench.engine.results import OWN, OWN_INT8, VLLM, EngineResults
+from warmfleet_cli.bench.engine.results import OWN, OWN_INT8, OWN_QUANTIZATIONS, VLLM, EngineResults
 from warmfleet_cli.bench.observer import Observer
 from warmfleet_runtime.memory import available_memory_bytes
 from warmfleet_runtime.processors import CPU_INFO, isa_flags
@@ -65,7 +65,7 @@ async def bench_model(  # noqa: PLR0917 - a command's options
     """Measure a model; its name, and the results.
 
     Raises:
-        BenchError: the model is not there, our engine does not start, or the limits cannot be measured.
+        BenchError: the model is not there, no engine starts, or the limits cannot be measured.
         ModelError: the model's configuration is not supported.
     """
     on_gpu = has_gpu() and not choice.cpu
@@ -106,8 +106,7 @@ def bench_settings(
 def _program(
     engine: str, choice: EngineChoice, model: EngineModel, cases: list[Case], *, on_gpu: bool
 ) -> Program:
-    if engine in {OWN, OWN_INT8}:
-        quantization = "Int8" if engine == OWN_INT8 else "None"
+    if (quantization := OWN_QUANTIZATIONS.get(engine)) is not None:
         arguments = (model.folder, choice.dtype, quantization, choice.cpu_kernels, blocks_of(cases))
         return own_program(engine, *arguments)
     if engine == "llama.cpp":

@@ -157,6 +157,8 @@ def test_lists_of_the_command_line_are_checked():
             parse_counts(text, "--batches", most=16)
     with pytest.raises(typer.BadParameter, match="'d' is no letter; known are: a, b, c"):
         parse_names("a,d", ("a", "b", "c"), "letter")
+    with pytest.raises(typer.BadParameter, match="at least one letter is needed; known are: a, b, c"):
+        parse_names(" ,", ("a", "b", "c"), "letter")
 
 
 def test_llama_cpp_has_memory_for_as_many_sequences_as_each_context_has():

@@ -28,6 +28,7 @@ from warmfleet_cli.bench.engine.programs import (
 )
 from warmfleet_cli.bench.engine.random_model import SHAPES
 from warmfleet_cli.bench.engine.transformers_program import TransformersEngine
+from warmfleet_cli.errors import ExitCode
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_worker.engine.roofline import MachineLimits
 from warmfleet_worker.model.config import load_model_config
@@ -151,6 +152,39 @@ def test_weights_in_8_bits_are_an_engine_beside_the_models_own_type(folder, tmp_
     assert name == "warmfleet-int8"
     assert "Int8 weights" in version
     assert (len(seconds), len(tokens)) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--engines", "warmfleet-int8", "--cpu-kernels", "Torch"), "warmfleet-int8: .*Int8"),
+        (("--engines", "llama.cpp"), "llama.cpp: not installed: make peers"),
+    ],
+)
+def test_a_run_without_an_engine_that_starts_is_an_error_with_every_reason(
+    folder, tmp_path, monkeypatch, arguments, reason
+):
+    async def limits(_):
+        return LIMITS
+
+    monkeypatch.setattr(benchmark, "measured_limits", limits)
+    monkeypatch.setattr(report, "measure_busy_ratio", lambda: 0.0)
+    monkeypatch.setattr(
+        run,
+        "llama_program",
+        lambda gguf, cases, on_gpu: llama_program(gguf, cases, tmp_path / "none", on_gpu=on_gpu),
+    )
+
+    result = CliRunner().invoke(
+        app,
+        [
+            *("bench", "engine", "--model-path", str(folder), "--output-dir", str(tmp_path), "--cpu"),
+            *("--batches", "1", "--contexts", "32", "--prefill-tokens", "48", *arguments),
+        ],
+    )
+
+    assert result.exit_code == ExitCode.START_FAILED
+    assert re.search(reason, " ".join(result.stderr.split())), result.stderr
 
 
 def test_every_engine_gets_what_decides_where_it_computes(tmp_path):

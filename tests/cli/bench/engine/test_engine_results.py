@@ -41,8 +41,10 @@ def results(measured, cost=LARGE, **fields):
     return EngineResults(
         limits_before=msgspec.structs.replace(LIMITS, read_bytes_per_second=1e10),
         limits_after=msgspec.structs.replace(LIMITS, bfloat16_flops_per_second=1e11),
-        cost=cost,
-        int8_cost=msgspec.structs.replace(cost, quantised_weight_bytes=1.0625),
+        costs={
+            "warmfleet": cost,
+            "warmfleet-int8": msgspec.structs.replace(cost, quantised_weight_bytes=1.0625),
+        },
         versions={one.engine: "1.0" for one in measured},
         measured=measured,
         **{"missing": {}, "skipped": {}, "first_tokens": {}, "has_amx": False, **fields},
@@ -181,11 +183,11 @@ def test_weights_in_8_bits_are_compared_with_the_same_engines_own_type(int8_seco
         [
             Measured("warmfleet", DECODE, "", [0.1]),
             Measured("warmfleet-int8", DECODE, "", [int8_seconds]),
-            # Products limit a batch, and a context is in the same type in both.
+            # Products limit a batch and a prefill, and a context is in the same type in both.
             *(
                 Measured(name, case, "", [0.1])
                 for name in ("warmfleet", "warmfleet-int8")
-                for case in (BATCH, LONG)
+                for case in (BATCH, Case("decode", 1, 1024), LONG, PREFILL)
             ),
         ],
         cost=SMALL,
@@ -203,6 +205,14 @@ def test_each_type_of_weights_has_its_own_limit():
     # Reads alone read what the weights in their own type take.
     assert found.reads_ratio(own) == pytest.approx(0.8)
     assert found.reads_ratio(int8) == pytest.approx(0.8 * 1.0625 / 2)
+    assert [row[5] for row in engine_table(found).rows] == ["20", "38", "20"]
+    record = json.loads(msgspec.json.encode(engine_record(found)))
+    assert [case["limit_tokens_per_second"] for case in record["cases"]] == [
+        pytest.approx(20),
+        pytest.approx(20 * 2 / 1.0625),
+        pytest.approx(20),
+    ]
+    assert record["model_costs"]["warmfleet-int8"]["quantised_weight_bytes"] == 1.0625
     assert "warmfleet-int8 reads 531 MB of weights." in engine_lines(found)[-1]
     assert "int8" not in engine_lines(results([own]))[-1]
 
