@@ -20,14 +20,7 @@ from typing import Final
 
 import uvloop
 from harness.event_client import Answer, EventClient
-from harness.measured_router import (
-    Cores,
-    MeasuredRouter,
-    Prompts,
-    code_path,
-    measured_router,
-    running_seconds,
-)
+from harness.measured_router import Cores, MeasuredRouter, Prompts, checkout_path, measured_router
 from harness.report import Report
 
 from warmfleet_cli.bench.figures import Target, median
@@ -48,9 +41,13 @@ class Cost:
     name: str
     chunk_us: Sequence[float]
 
+    @property
+    def median_us(self) -> float:
+        return median(self.chunk_us)
+
     def line(self) -> str:
         return (
-            f"{self.name}: {min(self.chunk_us):.1f} us at least, {median(self.chunk_us):.1f} at the median, "
+            f"{self.name}: {min(self.chunk_us):.1f} us at least, {self.median_us:.1f} at the median, "
             f"{max(self.chunk_us):.1f} at most, {len(self.chunk_us)} times"
         )
 
@@ -75,9 +72,9 @@ async def chunk_us(
         answers.append(asyncio.create_task(client.ask(path, body, uuid.uuid4().hex)))
         await asyncio.sleep(began + number / STREAMS_PER_SECOND - loop.time())
     await asyncio.sleep(SETTLED_SECONDS)
-    started, before = loop.time(), running_seconds(router.pid)
+    started, before = loop.time(), router.usage.cpu_seconds
     await asyncio.sleep(measured_seconds)
-    used, seconds = running_seconds(router.pid) - before, loop.time() - started
+    used, seconds = router.usage.cpu_seconds - before, loop.time() - started
     early = sum(answer.done() for answer in answers)
     whole = sum(answer.complete for answer in await asyncio.gather(*answers))
     if early or whole < len(bodies):
@@ -85,12 +82,13 @@ async def chunk_us(
     return used / (seconds * len(bodies) * TOKENS_PER_SECOND) * 1e6
 
 
-async def turn(options: argparse.Namespace, cores: Cores, checkout: Path | None) -> list[float]:
+async def turn(options: argparse.Namespace, cores: Cores, python_path: str) -> list[float]:
     """The costs with one process of the router."""
     prompts = Prompts(PROMPT_TOKENS)
     tokens = answer_tokens(options.streams, options.seconds)
     bodies = [prompts.shared_prefix(tokens) for _ in range(options.streams)]
-    async with measured_router(options.output_dir, cores, blocks=options.blocks, checkout=checkout) as router:
+    folder, blocks = options.output_dir, options.blocks
+    async with measured_router(folder, cores, blocks=blocks, python_path=python_path) as router:
         client = EventClient(router.url, router.key)
         costs = [await chunk_us(router, client, bodies, options.seconds) for _ in range(options.repeats)]
         client.close()
@@ -99,19 +97,19 @@ async def turn(options: argparse.Namespace, cores: Cores, checkout: Path | None)
 
 def costs_of(options: argparse.Namespace, cores: Cores) -> list[Cost]:
     """Of this tree, and of the one before if there is one."""
-    trees: dict[str, Path | None] = {"now": None}
-    if options.before is not None:
-        trees = {"before": options.before.resolve(), **trees}
+    trees = {"before": options.before, "now": ""} if options.before else {"now": ""}
     found: dict[str, list[float]] = {name: [] for name in trees}
     for _ in range(options.turns):
-        for name, checkout in trees.items():
-            found[name] += uvloop.run(turn(options, cores, checkout))
+        for name, python_path in trees.items():
+            found[name] += uvloop.run(turn(options, cores, python_path))
     return [Cost(name, costs) for name, costs in found.items()]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--before", type=Path, help="another checkout of this project")
+    parser.add_argument(
+        "--before", type=checkout_path, metavar="CHECKOUT", help="another one of this project"
+    )
     parser.add_argument("--streams", type=int, default=1500)
     parser.add_argument("--turns", type=int, default=3, help="processes of each router")
     parser.add_argument("--repeats", type=int, default=3, help="in each of these processes")
@@ -119,19 +117,13 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=100_000, help="in the index")
     parser.add_argument("--output-dir", type=Path, default=Path("bench-results/chunk-cost"))
     options = parser.parse_args()
-    if options.before is not None:
-        try:
-            code_path(options.before)
-        except ValueError as error:
-            parser.error(str(error))
     cores = Cores.shared_out(sorted(os.sched_getaffinity(0)))
     report = Report.begin(options, cores.line())
     costs = costs_of(options, cores)
-    by_name = {cost.name: median(cost.chunk_us) for cost in costs}
     text = "\n".join(cost.line() for cost in costs)
     targets = []
-    if "before" in by_name:
-        ratio = by_name["now"] / by_name["before"]
+    if len(costs) > 1:
+        ratio = costs[-1].median_us / costs[0].median_us
         targets = [Target("chunk's cost now / before, medians", ratio, MOST_RATIO, at_least=False)]
     return report.end(text, targets, chunk_us={cost.name: list(cost.chunk_us) for cost in costs})
 

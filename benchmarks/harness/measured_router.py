@@ -4,6 +4,7 @@ Three processes: the router, the stub fleet, and the load generator, which is th
 gets the first core for itself where there is a second one for the other two.
 """
 
+import argparse
 import contextlib
 import os
 import random
@@ -53,12 +54,6 @@ class Cores:
             return f"router, stub fleet and load generator share core {min(self.router)}"
         others = ", ".join(map(str, sorted(self.others)))
         return f"router on core {min(self.router)}; stub fleet and load generator on {others}"
-
-
-def running_seconds(pid: int) -> float:
-    """Processor time of all threads of a process so far, finer than the ticks of `Usage`."""
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +116,14 @@ async def measured_router(
     fleet_flags: Sequence[str] = (),
     tenants: Sequence[str] = (),
     module: str = "warmfleet_router",
-    checkout: Path | None = None,
+    python_path: str = "",
 ) -> AsyncIterator[MeasuredRouter]:
     """Router and fleet, ready and with every block in the index; logs and files go to `folder`.
 
     `tenants` get a key for inference each, beside the one with both scopes. `module` is run as the router;
-    with its code and all of ours that it imports from `checkout`, if that is another tree than this one.
+    with the code of another tree if `python_path` is its `checkout_path`.
     """
-    router_code = {} if checkout is None else {"PYTHONPATH": code_path(checkout)}
+    router_code = {"PYTHONPATH": python_path} if python_path else {}
     endpoints_path = folder / "endpoints.json"
     scopes = dict.fromkeys(tenants, ("inference",))
     keys = write_keys(folder / "keys.json", {TENANT: ("inference", "admin"), **scopes})
@@ -165,15 +160,15 @@ async def measured_router(
         yield MeasuredRouter(url, keys, router.pid, fleet.pid, workers, http)
 
 
-def code_path(checkout: Path) -> str:
-    """`PYTHONPATH` of another tree: it comes before what is installed.
+def checkout_path(folder: str) -> str:
+    """`PYTHONPATH` of another tree, from an option: it comes before what is installed.
 
     Raises:
-        ValueError: there is no router in that tree; what is installed would be measured.
+        argparse.ArgumentTypeError: there is no router in that tree; what is installed would be measured.
     """
-    packages = sorted(checkout.glob("*/warmfleet_*"))
+    packages = sorted(Path(folder).resolve().glob("*/warmfleet_*"))
     if not any(package.name == "warmfleet_router" for package in packages):
-        raise ValueError(f"{checkout} is no checkout of this project: it has no router")
+        raise argparse.ArgumentTypeError(f"{folder} is no checkout of this project: it has no router")
     return os.pathsep.join(dict.fromkeys(str(package.parent) for package in packages))
 
 

@@ -46,7 +46,7 @@ def test_the_overhead_benchmark_measures_every_pair_and_finds_no_parity_bug(tmp_
 
 @pytest.mark.model
 def test_a_chunks_cost_is_measured_in_turns_with_another_checkouts_router(tmp_path):
-    small = {"--streams": 4, "--turns": 1, "--repeats": 1, "--seconds": 1, "--blocks": 2000}
+    small = {"--streams": 100, "--turns": 1, "--repeats": 1, "--seconds": 2, "--blocks": 2000}
 
     costs = results_of("chunk_cost", tmp_path, {**small, "--before": BENCHMARKS.parent})["chunk_us"]
 

@@ -54,8 +54,13 @@ def test_active_grows_under_load_survives_its_operator_and_gives_up_the_least_va
 
             assert gone(made, "busy", before, 1) == {before[1], before[2]}
             counted(operator, 2)
+
+            def shrinks_are_shown() -> bool:
+                assert made.reasons("busy")[:2] == ["DemandBelowSupply"] * 2
+                return True
+
             # A decision is carried out before the status has it.
-            eventually(lambda: made.reasons("busy")[:2] == ["DemandBelowSupply"] * 2)
+            eventually(shrinks_are_shown)
             written = made.fleet.get("modeldeployment", "busy")
             assert written["spec"]["replicas"] == 1
             assert written["metadata"]["generation"] == generation + 2, "the two writes of this test"

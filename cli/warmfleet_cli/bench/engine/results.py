@@ -291,12 +291,9 @@ def _shares(results: EngineResults, engine: str, context: int) -> list[tuple[flo
 
 
 def _bars(results: EngineResults, case: Case) -> list[Bar]:
-    return [
-        Bar(
-            one.engine,
-            *(limit / seconds for seconds in (one.median_seconds, max(one.seconds), one.least_seconds)),
-        )
-        for one in results.measured
-        if one.case == case and one.seconds
-        for limit in (100 * results.limit_seconds(one.engine, case),)
-    ]
+    return [_bar(results, one) for one in results.measured if one.case == case and one.seconds]
+
+
+def _bar(results: EngineResults, one: Measured) -> Bar:
+    limit = 100 * results.limit_seconds(one.engine, one.case)
+    return Bar(one.engine, limit / one.median_seconds, limit / max(one.seconds), limit / one.least_seconds)

@@ -49,7 +49,7 @@ class EngineChoice:
     steps: int
     dtype: str
     cpu_kernels: str = "Auto"
-    """Of our engine."""
+    """Of our engines."""
     cpu: bool = False
     """On the processors, where there is a GPU too."""
 
@@ -107,8 +107,8 @@ def _program(
     engine: str, choice: EngineChoice, model: EngineModel, cases: list[Case], *, on_gpu: bool
 ) -> Program:
     if (quantization := OWN_QUANTIZATIONS.get(engine)) is not None:
-        arguments = (model.folder, choice.dtype, quantization, choice.cpu_kernels, blocks_of(cases))
-        return own_program(engine, *arguments)
+        kernels, blocks = choice.cpu_kernels, blocks_of(cases)
+        return own_program(engine, model.folder, choice.dtype, quantization, kernels, blocks)
     if engine == "llama.cpp":
         return llama_program(model.gguf, cases, on_gpu=on_gpu)
     if engine == VLLM:

@@ -56,7 +56,10 @@ def test_our_engine_has_the_blocks_of_its_cases_in_the_dtype_of_its_kernels(fold
     assert engine.blocks == 24
 
 
-def test_the_command_measures_every_case_and_names_what_is_missing(folder, tmp_path, monkeypatch):
+@pytest.fixture
+def bench_engine(folder, tmp_path, monkeypatch):
+    """The command on an idle machine of known limits, on which llama.cpp is not installed."""
+
     async def limits(environment):
         assert environment == NO_GPU
         return LIMITS
@@ -73,15 +76,14 @@ def test_the_command_measures_every_case_and_names_what_is_missing(folder, tmp_p
         "llama_program",
         lambda gguf, cases, on_gpu: llama_program(gguf, cases, tmp_path / "none", on_gpu=on_gpu),
     )
+    always = ("--model-path", str(folder), "--output-dir", str(tmp_path), "--prefill-tokens", "48", "--cpu")
+    return lambda *options: CliRunner().invoke(app, ["bench", "engine", *always, *options])
 
-    result = CliRunner().invoke(
-        app,
-        [
-            *("bench", "engine", "--model-path", str(folder), "--output-dir", str(tmp_path)),
-            *("--engines", "warmfleet,llama.cpp", "--batches", "1,2", "--contexts", "32,960,2048"),
-            *("--prefill-tokens", "48", "--rounds", "2", "--steps", "3", "--output", "json"),
-            *("--dtype", "Float32", "--cpu"),
-        ],
+
+def test_the_command_measures_every_case_and_names_what_is_missing(bench_engine, tmp_path):
+    result = bench_engine(
+        *("--engines", "warmfleet,llama.cpp", "--batches", "1,2", "--contexts", "32,960,2048"),
+        *("--rounds", "2", "--steps", "3", "--output", "json", "--dtype", "Float32"),
     )
 
     assert result.exit_code == 0, result.output
@@ -135,23 +137,23 @@ def test_our_engine_computes_with_the_kernels_that_are_named(folder):
     assert {kernels.value for kernels in CpuKernels} == set(get_args(KernelNames))
 
 
-def test_weights_in_8_bits_are_an_engine_beside_the_models_own_type(folder, tmp_path):
-    choice = run.EngineChoice(("warmfleet-int8",), (1,), (32,), 48, rounds=1, steps=3, dtype="Auto")
-    model = EngineModel("tiny", folder, load_model_config(folder), folder / "none.gguf")
-    (program,) = run.bench_settings(choice, model, 2**34).programs
+def test_weights_in_8_bits_are_an_engine_with_a_cost_of_its_own(bench_engine):
+    result = bench_engine(
+        *("--engines", "warmfleet-int8", "--batches", "1", "--contexts", "32"),
+        *("--rounds", "1", "--steps", "3", "--output", "json", "--dtype", "Float32"),
+    )
 
-    async def measured():
-        async with running(program, tmp_path, NO_GPU) as engine:
-            return (
-                engine.name,
-                engine.version,
-                await engine.measure(Case("decode", 1, 32), engine.variants[0], steps=3, seconds=9.0),
-            )
-
-    name, version, (seconds, tokens) = asyncio.run(measured())
-    assert name == "warmfleet-int8"
-    assert "Int8 weights" in version
-    assert (len(seconds), len(tokens)) == (3, 1)
+    record = json.loads(result.stdout)
+    assert "Int8 weights" in record["engines"]["warmfleet-int8"]
+    assert [case["engine"] for case in record["cases"]] == ["warmfleet-int8", "reads alone", "warmfleet-int8"]
+    # Keys and values are of the type that is asked for, without an engine whose weights are.
+    costs = record["model_costs"]
+    assert {
+        name: (cost["element_bytes"], cost["quantised_weight_bytes"]) for name, cost in costs.items()
+    } == {
+        "warmfleet": (4, 0),
+        "warmfleet-int8": (4, 1.0625),
+    }
 
 
 @pytest.mark.parametrize(
@@ -161,27 +163,8 @@ def test_weights_in_8_bits_are_an_engine_beside_the_models_own_type(folder, tmp_
         (("--engines", "llama.cpp"), "llama.cpp: not installed: make peers"),
     ],
 )
-def test_a_run_without_an_engine_that_starts_is_an_error_with_every_reason(
-    folder, tmp_path, monkeypatch, arguments, reason
-):
-    async def limits(_):
-        return LIMITS
-
-    monkeypatch.setattr(benchmark, "measured_limits", limits)
-    monkeypatch.setattr(report, "measure_busy_ratio", lambda: 0.0)
-    monkeypatch.setattr(
-        run,
-        "llama_program",
-        lambda gguf, cases, on_gpu: llama_program(gguf, cases, tmp_path / "none", on_gpu=on_gpu),
-    )
-
-    result = CliRunner().invoke(
-        app,
-        [
-            *("bench", "engine", "--model-path", str(folder), "--output-dir", str(tmp_path), "--cpu"),
-            *("--batches", "1", "--contexts", "32", "--prefill-tokens", "48", *arguments),
-        ],
-    )
+def test_a_run_without_an_engine_that_starts_is_an_error_with_every_reason(bench_engine, arguments, reason):
+    result = bench_engine("--batches", "1", "--contexts", "32", *arguments)
 
     assert result.exit_code == ExitCode.START_FAILED
     assert re.search(reason, " ".join(result.stderr.split())), result.stderr

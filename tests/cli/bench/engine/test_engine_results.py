@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
+from warmfleet_cli.bench.engine import results as results_module
 from warmfleet_cli.bench.engine.cases import Case
 from warmfleet_cli.bench.engine.results import (
     EngineResults,
@@ -212,6 +213,8 @@ def test_each_type_of_weights_has_its_own_limit():
         pytest.approx(20 * 2 / 1.0625),
         pytest.approx(20),
     ]
+    shares = [bar.value for bar in results_module._bars(found, DECODE)]
+    assert shares == [pytest.approx(50), pytest.approx(50 * 1.0625 / 2), pytest.approx(62.5)]
     assert record["model_costs"]["warmfleet-int8"]["quantised_weight_bytes"] == 1.0625
     assert "warmfleet-int8 reads 531 MB of weights." in engine_lines(found)[-1]
     assert "int8" not in engine_lines(results([own]))[-1]

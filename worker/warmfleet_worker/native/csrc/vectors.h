@@ -304,9 +304,6 @@ typedef struct {
     int64_t step;
 } fetching_lines;
 
-/* From line to line of a panel, so much further on is what `fetching` fetches. */
-static inline int64_t step_of(fetching fetch) { return LINE_BYTES - fetch.behind; }
-
 /* Up to sixteen floats in a register; zeros after `count`. */
 static inline vec load_some(const float *p, int count) {
     if (count >= WF_VECTOR) return v_load(p);

@@ -19,8 +19,8 @@
 #include <stdint.h>
 
 #define WF_LANES 16          /* outputs of a weight panel, tokens of a KV group */
-/* Context tokens that are reduced together; partitions merge left to right. While one is computed the next one is
- * fetched: a KV head's keys and values of both have to fit into a core's second-level cache. */
+/* Context tokens that are reduced together; partitions merge left to right. While one is computed the next one's keys
+ * are fetched: with a KV head's keys and values of one they have to fit into a core's second-level cache. */
 #define WF_PARTITION 256
 #define WF_MAX_ROWS 256      /* rows of the model that one pass computes */
 
