@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai import OpenAI
 
-from warmfleet_testing.engine.tiny_tokenizer import tiny_tokenizer
+from warmfleet_testing.engine.tiny_tokenizer import TINY_CONTROL_TOKENS, tiny_tokenizer
 from warmfleet_testing.engine.worker_process import TINY_NAME
 from warmfleet_worker.server.logprobs_json import representable
 
@@ -205,12 +205,16 @@ def test_the_pieces_of_a_stream_are_the_plain_answer(client, drawn):
             assert ids == choice["token_ids"]
         if path == COMPLETIONS:
             check_texts(mine, text, drawn, choice)
+    if path == COMPLETIONS:
+        listed = sum(len(choice["logprobs"]["tokens"]) for choice in plain["choices"])
+        usage, echoes = plain["usage"], drawn["n"] if drawn["echo"] else 0
+        assert listed == usage["completion_tokens"] + echoes * usage["prompt_tokens"]
 
 
 def check_texts(
     pieces: list[dict[str, Any]], text: str, drawn: dict[str, Any], choice: dict[str, Any]
 ) -> None:
-    """Every piece has the tokens that begin in its text; only ids bring more, and only at the end."""
+    """Every piece has the tokens that begin in its text; the last one also those without text."""
     assert "".join(piece["text"] for piece in pieces) == text
     end = 0
     for piece in pieces:
@@ -218,7 +222,7 @@ def check_texts(
         offsets = piece["logprobs"]["text_offset"] if piece["logprobs"] else []
         last = piece["finish_reason"] is not None
         assert all(offset >= start for offset in offsets)
-        assert all(offset < end for offset in offsets) or (last and drawn["return_token_ids"])
+        assert all(offset < end for offset in offsets) or last
     offsets = choice["logprobs"]["text_offset"]
     assert offsets == sorted(offsets)
     if drawn["return_token_ids"]:
@@ -239,34 +243,52 @@ E_ACUTE = {
 """The two bytes of one character, then a word: each wins once, as it loses a third for having come."""
 
 
-@pytest.mark.parametrize("with_ids", [False, True])
-def test_tokens_that_a_stop_string_cut_off_are_listed_only_beside_their_ids(client, with_ids):
-    choice = completion(
-        client,
-        prompt="x",
-        logit_bias={str(HELLO_ID): 100},
-        stop="lohe",
-        logprobs=0,
-        return_token_ids=with_ids,
-    )["choices"][0]
+END_ID = TINY_CONTROL_TOKENS.index("<|im_end|>")
 
-    assert choice["text"] == "hel"
-    assert choice["logprobs"]["tokens"] == (["hello", "hello"] if with_ids else ["hello"])
-    assert choice["logprobs"]["text_offset"] == ([0, 5] if with_ids else [0])
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_a_chat_lists_tokens_that_a_stop_string_cut_off_only_beside_their_ids(client, path, with_ids):
+    choice, tokens = listed(
+        client, path, with_ids, logit_bias={str(HELLO_ID): 100}, stop="lohe", max_tokens=8
+    )
+
+    assert text_of(choice) == "hel"
+    assert tokens == (["hello", "hello"] if with_ids or path == COMPLETIONS else ["hello"])
     assert choice.get("token_ids") == ([HELLO_ID] * 2 if with_ids else None)
+    if path == COMPLETIONS:
+        assert choice["logprobs"]["text_offset"] == [0, 5]
 
 
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("with_ids", [False, True])
-def test_an_end_token_is_listed_only_beside_its_id(client, with_ids):
-    messages = [{"role": "user", "content": "x"}]
+def test_a_chat_lists_an_end_token_only_beside_its_id(client, path, with_ids):
     # The end token is the most likely by far, and may not come first.
-    body = {"model": TINY_NAME, "messages": messages, "logit_bias": {str(HELLO_ID): 70, "2": 100}}
-    fields = {"min_tokens": 1, "temperature": 0, "logprobs": True, "return_token_ids": with_ids}
-    choice = client.post(CHAT, json={**body, **fields}).json()["choices"][0]
+    bias = {str(HELLO_ID): 70, str(END_ID): 100}
+    choice, tokens = listed(client, path, with_ids, logit_bias=bias, min_tokens=1)
 
-    assert (choice["message"]["content"], choice["finish_reason"]) == ("hello", "stop")
-    tokens = [entry["token"] for entry in choice["logprobs"]["content"]]
-    assert tokens == (["hello", "<|im_end|>"] if with_ids else ["hello"])
+    assert (text_of(choice), choice["finish_reason"]) == ("hello", "stop")
+    assert tokens == (["hello", "<|im_end|>"] if with_ids or path == COMPLETIONS else ["hello"])
+
+
+def listed(
+    client: httpx.Client, path: str, with_ids: bool, **fields: object
+) -> tuple[dict[str, Any], list[str]]:
+    """A choice, and the tokens that it lists with log probabilities."""
+    body = {"model": TINY_NAME, "temperature": 0, "return_token_ids": with_ids, **fields}
+    if path == CHAT:
+        body |= {"messages": [{"role": "user", "content": "x"}], "logprobs": True}
+    else:
+        body |= {"prompt": "x", "logprobs": 0}
+    choice: dict[str, Any] = client.post(path, json=body).raise_for_status().json()["choices"][0]
+    if path == CHAT:
+        return choice, [entry["token"] for entry in choice["logprobs"]["content"]]
+    return choice, choice["logprobs"]["tokens"]
+
+
+def text_of(choice: dict[str, Any]) -> str:
+    text: str = choice["text"] if "text" in choice else choice["message"]["content"]
+    return text
 
 
 def test_the_bytes_of_a_torn_character_are_exact_and_come_with_its_text(client):
@@ -343,11 +365,21 @@ def test_what_json_cannot_hold_is_openais_least(value):
     assert representable(-9998.0) == -9998.0
 
 
-def test_lm_evals_way_of_scoring_a_continuation_works(client, oracle):
+@pytest.mark.parametrize(
+    "one_more",
+    [
+        pytest.param({}, id="text"),
+        pytest.param({"logit_bias": {str(END_ID): 100}}, id="end-token"),
+        pytest.param({"logit_bias": {str(END_ID): 100}, "ignore_eos": True}, id="control-token"),
+        pytest.param({"logit_bias": {str(FIRST_ID): 100}}, id="part-of-a-character"),
+        pytest.param({"logit_bias": {str(HELLO_ID): 100}, "stop": ["hello"]}, id="stop-string"),
+    ],
+)
+def test_lm_evals_way_of_scoring_a_continuation_works(client, oracle, one_more):
     """Token ids, echo, one token too many: what EleutherAI's harness sends and how it reads the answer."""
     context, continuation = TOKENIZER.encode("hello").ids, TOKENIZER.encode(" hello").ids
     prompts = [context + continuation, context + continuation[:1]]
-    body = {"prompt": prompts, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
+    body = {"prompt": prompts, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True, **one_more}
 
     choices = completion(client, **body)["choices"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import msgspec
 
@@ -37,6 +37,9 @@ class AnswerHead:
 
 class Dialect(Protocol):
     """The format of one answer of one endpoint."""
+
+    lists_all_tokens: ClassVar[bool]
+    """Whether tokens without text have log probabilities in an answer that has no token ids."""
 
     def opening(self, choices: int) -> bytes:
         """Events before any text."""
@@ -84,6 +87,8 @@ class Chunks:
 class ChatDialect:
     """`/v1/chat/completions`."""
 
+    lists_all_tokens: ClassVar = False  # as OpenAI's `logprobs.content`: joined, it is the message's content
+
     def __init__(self, head: AnswerHead, texts: TokenTexts) -> None:
         self._head = head
         self._texts = texts
@@ -125,6 +130,8 @@ class ChatDialect:
 
 class CompletionDialect:
     """`/v1/completions`."""
+
+    lists_all_tokens: ClassVar = True  # evaluation harnesses count on as many entries as tokens
 
     def __init__(self, head: AnswerHead, texts: TokenTexts) -> None:
         self._head = head

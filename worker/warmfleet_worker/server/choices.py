@@ -36,7 +36,7 @@ class Delta:
     those without text, such as an end token."""
     logprobs: tuple[AnswerToken, ...] | None = None
     """The same tokens with their log probabilities, if the request asks for them: an echoed prompt's before
-    them; tokens without text only if token ids are asked for, too."""
+    them. A chat's without text only if token ids are asked for, too."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,10 +69,12 @@ class ChoiceDecoder:
         *,
         echo: EchoedPrompt,
         return_token_ids: bool,
+        lists_all_tokens: bool = False,
         shares_prompt: bool = False,
     ) -> None:
         """`sequence` is the request to the engine; `echo` comes before the text.
 
+        `lists_all_tokens`: those without text have log probabilities in the answer, too.
         `shares_prompt`: the usage counts the prompt with an earlier choice.
         """
         self.index = index
@@ -88,6 +90,7 @@ class ChoiceDecoder:
         self._echo = echo
         self._prompt_scores: list[TokenLogprobs] = []
         self._return_token_ids = return_token_ids
+        self._lists_all_tokens = lists_all_tokens or return_token_ids
         self._queue = TokenQueue()
         self._sent_chars = len(echo.text)
         self._begun = False
@@ -146,7 +149,7 @@ class ChoiceDecoder:
     def _delta(self, text: str) -> Delta:
         self._sent_chars += len(text)
         tokens = self._queue.take(self._sent_chars)
-        if self.finish_reason and self._return_token_ids:
+        if self.finish_reason and self._lists_all_tokens:
             tokens += self._queue.take_rest()
         token_ids = tuple(token.token_id for token in tokens) if self._return_token_ids else None
         if not self._begun:

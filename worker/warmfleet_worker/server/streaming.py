@@ -113,6 +113,7 @@ class Answer(Response):
                 worker.metrics,
                 echo=plan.echoes[index],
                 return_token_ids=plan.request.return_token_ids,
+                lists_all_tokens=plan.dialect.lists_all_tokens,
                 shares_prompt=index % plan.request.n > 0,
             )
             for index, (handle, sequence) in enumerate(zip(handles, plan.sequences, strict=True))
