@@ -135,8 +135,18 @@ def _reason(before: Advice | None, decision: ScalingDecision) -> ScalingReason:
     if decision.reason is not ScalingReason.STEADY:
         return decision.reason
     if before is not None and before.latest.from_replicas == decision.from_replicas:
+        if before.wanted < decision.to_replicas:
+            return ScalingReason.STEADY  # a shrink is withdrawn before it is carried out
         return ScalingReason.DEMAND_BELOW_SUPPLY  # the time for which growth was advised has passed
+    shrink = None if before is None else _withdrawn_shrink(before.changes)
+    if shrink is not None and shrink.wanted == decision.from_replicas:
+        return shrink.reason  # its write was under way
     return ScalingReason.REPLICAS_SET
+
+
+def _withdrawn_shrink(changes: tuple[Change, ...]) -> Change | None:
+    """The shrink that the last change withdrew; None if that did something else."""
+    return changes[-2] if len(changes) > 1 and changes[-1].reason is ScalingReason.STEADY else None
 
 
 def missing_signals(signals: FleetSignals) -> str:

@@ -100,6 +100,25 @@ def test_a_replica_of_another_client_that_is_given_up_at_once_is_two_changes():
     assert acting.decided(decision, loaded(70, 5), at_rest(5)) == expected, "it is not carried out yet"
 
 
+def test_a_shrink_that_is_withdrawn_while_it_is_written_keeps_its_reason():
+    acting = Advised(acts=True)
+    acting.run(loaded(70), at_rest(4), 30)
+    fewer = replace(acting.advice.latest, to_replicas=3, reason=ScalingReason.DEMAND_BELOW_SUPPLY)
+    kept = replace(acting.advice.latest, limit=LimitingRule.SIGNALS_MISSING)
+    lowered = replace(acting.advice.latest, from_replicas=3, to_replicas=3)
+
+    acting.decided(fewer, loaded(50), at_rest(4))
+    withdrawn = [(3, ScalingReason.DEMAND_BELOW_SUPPLY), (4, ScalingReason.STEADY)]
+    assert acting.decided(kept, loaded(50), at_rest(4)) == withdrawn
+    assert acting.advice.decision.limit is LimitingRule.SIGNALS_MISSING
+    expected = [*withdrawn, (3, ScalingReason.DEMAND_BELOW_SUPPLY)]
+    assert acting.decided(lowered, loaded(50, 3), at_rest(3)) == expected
+
+    raised = replace(lowered, from_replicas=4, to_replicas=4)
+    of_another = (4, ScalingReason.REPLICAS_SET)
+    assert acting.decided(raised, loaded(50), at_rest(4)) == [*expected, of_another]
+
+
 def test_growth_that_is_decided_again_until_it_is_carried_out_is_one_change():
     acting = Advised(acts=True)
     acting.run(loaded(70), at_rest(4), 30)
