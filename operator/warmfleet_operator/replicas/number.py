@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from warmfleet_contracts.names import FIRST_REPLICAS_ANNOTATION, REPLICAS_ANNOTATION
 from warmfleet_contracts.resources.model_deployment import ModelDeploymentSpec
+from warmfleet_operator.objects.replica_notes import first_replicas, last_set_replicas
 from warmfleet_operator.scaling.decision import ScalingDecision
 
 
@@ -82,10 +83,9 @@ def replica_number(
             end, so for its sake they are given back.
     """
     current = None if workers is None else int((workers.get("spec") or {}).get("replicas", 1))
-    noted = {} if workers is None else workers["metadata"].get("annotations") or {}
-    first = _number(noted.get(FIRST_REPLICAS_ANNOTATION))
+    first = None if workers is None else first_replicas(workers)
     if bounds.mode == "Active":
-        last, decided = _number(noted.get(REPLICAS_ANNOTATION)), known
+        last, decided = None if workers is None else last_set_replicas(workers), known
         if current is not None:
             # None at all, and no note of a number: new, or it was suspended. With a note it sleeps.
             is_scaled = current > 0 or last is not None
@@ -148,8 +148,3 @@ def with_number(workers: Mapping[str, Any], number: ReplicaNumber, replicas: int
         "metadata": {**metadata, **({"annotations": noted} if noted else {})},
         "spec": {**workers["spec"], "replicas": replicas},
     }
-
-
-def _number(text: str | None) -> int | None:
-    """An annotation, which any client may edit; None if it is no number."""
-    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 6 else None

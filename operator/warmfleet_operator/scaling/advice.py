@@ -100,6 +100,9 @@ def advised(
         reason, made_by = before.reason, before.decision
     else:
         reason, made_by = _reason(before, decision), decision
+    settled = (acts and decision.from_replicas == 0) or (
+        decision.inputs.observed_seconds >= policy.up_stabilization_seconds
+    )
     changes = () if before is None else before.changes
     if before is not None and before.settled:
         known = before.wanted
@@ -108,13 +111,16 @@ def advised(
             changes = (*changes, Change(known, decision, ScalingReason.REPLICAS_SET))
         if known != wanted:
             changes = (*changes, Change(wanted, made_by, reason))
+    elif settled and acts and state.set_by_another and decision.from_replicas != wanted:
+        # No leader has seen that number, and it is about to go.
+        added = Change(decision.from_replicas, made_by, ScalingReason.REPLICAS_SET)
+        changes = (added, Change(wanted, made_by, reason))
     advice = Advice(
         wanted=wanted,
         decision=made_by,
         reason=reason,
         latest=decision,
-        settled=(acts and decision.from_replicas == 0)
-        or decision.inputs.observed_seconds >= policy.up_stabilization_seconds,
+        settled=settled,
         missing=missing if long_enough else "",
         unschedulable=state.unschedulable,
         changes=changes[-MAX_CHANGES:],

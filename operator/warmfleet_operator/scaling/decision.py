@@ -54,6 +54,8 @@ class ReplicaState:
     in_rollout: bool = False
     stopping: int = 0
     """Pods that drain or end."""
+    set_by_another: bool = False
+    """Another client than an operator set `spec_replicas`, also before this operator led."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from warmfleet_operator.objects.pods import PodView, replicas_of
+from warmfleet_operator.objects.replica_notes import last_set_replicas
 from warmfleet_operator.objects.rollouts import template_revision
 from warmfleet_operator.scaling.decision import ReplicaState
 
@@ -24,19 +25,23 @@ class DeploymentScale:
     """The API server refuses pods of it."""
     spec_version: tuple[str, int]
     """Its uid and generation: another one after each write of its spec, by any client."""
+    set_by_another: bool = False
+    """The number is not the last one that an operator set."""
 
 
 def deployment_scale(workers: Mapping[str, Any]) -> DeploymentScale:
     """The scale of a Deployment of the API server."""
     status = workers.get("status") or {}
+    replicas = int((workers.get("spec") or {}).get("replicas", 1))
     observed = int(status.get("observedGeneration") or 0) >= int(workers["metadata"].get("generation") or 0)
     replaced = int(status.get("updatedReplicas") or 0) < int(status.get("replicas") or 0)
     return DeploymentScale(
-        replicas=int((workers.get("spec") or {}).get("replicas", 1)),
+        replicas=replicas,
         revision=template_revision(workers),
         rolling=replaced or not observed,
         refused=replica_failure(workers) is not None,
         spec_version=(str(workers["metadata"]["uid"]), int(workers["metadata"].get("generation") or 0)),
+        set_by_another=last_set_replicas(workers) not in {None, replicas},
     )
 
 
@@ -68,6 +73,7 @@ def replica_state(
         unschedulable=without_place + refused,
         in_rollout=scale.rolling or any(pod.revision != scale.revision for pod in live),
         stopping=sum(pod.stopping(now_seconds) for pod in pods if not pod.job),
+        set_by_another=scale.set_by_another,
     )
     return state, ready
 

@@ -66,6 +66,22 @@ def test_active_grows_under_load_survives_its_operator_and_gives_up_the_least_va
             assert written["metadata"]["generation"] == generation + 2, "the two writes of this test"
 
 
+def test_a_replica_that_was_added_while_no_operator_led_is_recorded_before_it_goes(
+    control_plane: ControlPlane,
+) -> None:
+    with played_fleet(control_plane, "unled") as made:
+        with made.operator():
+            made.apply("lone", "Active")
+            made.serve("lone")
+            eventually(lambda: made.status("lone")["readySummary"] == "1/1")
+        made.fleet.scale("deployment", "lone", 2)
+        made.serve("lone", 2)
+
+        with made.operator("operator-1"):
+            eventually(lambda: made.replicas("lone") == 1)
+            eventually(lambda: made.reasons("lone") == ["DemandBelowSupply", "ReplicasSet"])
+
+
 def test_a_number_that_any_client_lowers_takes_the_least_valuable_pods(control_plane: ControlPlane) -> None:
     with played_fleet(control_plane, "lowered") as made, made.operator() as operator:
         made.apply("fixed", replicas=5)

@@ -119,6 +119,21 @@ def test_a_shrink_that_is_withdrawn_while_it_is_written_keeps_its_reason():
     assert acting.decided(raised, loaded(50), at_rest(4)) == [*expected, of_another]
 
 
+@pytest.mark.parametrize("set_by_another", [True, False])
+def test_a_new_leader_that_gives_a_replica_up_at_first_names_the_client_that_added_it(set_by_another):
+    acting = Advised(acts=True)
+    acting.run(loaded(70), at_rest(4), 8)
+    assert not acting.advice.settled
+    below = {"to_replicas": 4, "reason": ScalingReason.DEMAND_BELOW_SUPPLY}
+    inputs = replace(acting.advice.latest.inputs, observed_seconds=POLICY.up_stabilization_seconds)
+    decision = replace(acting.advice.latest, from_replicas=5, inputs=inputs, **below)
+
+    # Without that note the leader before wanted four, and ended before it had carried that out.
+    added = [(5, ScalingReason.REPLICAS_SET), (4, ScalingReason.DEMAND_BELOW_SUPPLY)]
+    state = replace(at_rest(5), set_by_another=set_by_another)
+    assert acting.decided(decision, loaded(70, 5), state) == (added if set_by_another else [])
+
+
 def test_growth_that_is_decided_again_until_it_is_carried_out_is_one_change():
     acting = Advised(acts=True)
     acting.run(loaded(70), at_rest(4), 30)
