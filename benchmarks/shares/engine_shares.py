@@ -64,7 +64,7 @@ class Measured:
         ))  # fmt: skip
 
     def targets(self) -> list[Target]:
-        # Of two runs after another: memory is faster at some moments than what a sampler takes.
+        # In pairs of adjacent runs: the speed of memory changes by more than the sampler's share.
         pairs = zip(self.greedy_seconds, self.sampled_seconds, strict=True)
         sampler = 1 - statistics.median(greedy / sampled for greedy, sampled in pairs)
         cached = statistics.median(self.cached_seconds) / statistics.median(self.cold_seconds)

@@ -85,7 +85,8 @@ def replica_number(
     current = None if workers is None else int((workers.get("spec") or {}).get("replicas", 1))
     first = None if workers is None else first_replicas(workers)
     if bounds.mode == "Active":
-        last, decided = None if workers is None else last_set_replicas(workers), known
+        last = None if workers is None else last_set_replicas(workers)
+        decided = known
         if current is not None:
             # None at all, and no note of a number: new, or it was suspended. With a note it sleeps.
             is_scaled = current > 0 or last is not None

@@ -25,6 +25,7 @@ _REASONS: Final = {
     ScalingReason.ABOVE_MAXIMUM: "above maxReplicas",
     ScalingReason.STEADY: "steady",
     ScalingReason.REPLICAS_SET: "set by another client",
+    ScalingReason.SHRINK_WITHDRAWN: "a shrink was withdrawn",
 }
 MAX_CHANGES: Final = 10
 """That an advice keeps."""
@@ -95,11 +96,11 @@ def advised(
     missing, since = missing_signals(signals), memory.missing_since_seconds
     since = None if not missing else now if since is None or since > now else since
     long_enough = since is not None and now - since >= policy.missing_grace_seconds
-    set_number = _set_by_another(before, decision) if acts else None
+    set_number = _newly_set(before, decision, state) if acts else None
     if before is not None and before.wanted == wanted and set_number is None:
         reason, made_by = before.reason, before.decision
     else:
-        reason, made_by = _reason(before, decision), decision
+        reason, made_by = _reason(before, decision, state, acts=acts), decision
     settled = (acts and decision.from_replicas == 0) or (
         decision.inputs.observed_seconds >= policy.up_stabilization_seconds
     )
@@ -111,10 +112,11 @@ def advised(
             changes = (*changes, Change(known, decision, ScalingReason.REPLICAS_SET))
         if known != wanted:
             changes = (*changes, Change(wanted, made_by, reason))
-    elif settled and acts and state.set_by_another and decision.from_replicas != wanted:
-        # No leader has seen that number, and it is about to go.
-        added = Change(decision.from_replicas, made_by, ScalingReason.REPLICAS_SET)
-        changes = (added, Change(wanted, made_by, reason))
+    elif settled and acts:
+        if state.set_by_another:  # perhaps before this operator led: its status shows it once
+            changes = (*changes, Change(decision.from_replicas, made_by, ScalingReason.REPLICAS_SET))
+        if decision.from_replicas != wanted:
+            changes = (*changes, Change(wanted, made_by, reason))
     advice = Advice(
         wanted=wanted,
         decision=made_by,
@@ -128,31 +130,40 @@ def advised(
     return AdviceMemory(growth, since), advice
 
 
-def _set_by_another(before: Advice | None, decision: ScalingDecision) -> int | None:
-    """The number that is set, if another client must have written it: none of the last wanted ones is it."""
+def _newly_set(before: Advice | None, decision: ScalingDecision, state: ReplicaState) -> int | None:
+    """The number that another client has set since the tick before; None if none did.
+
+    The state alone shows that of a number for as long as it is kept.
+    """
     number = decision.from_replicas
-    if before is None or number in {before.wanted, before.latest.from_replicas}:
+    if before is None or not state.set_by_another or number in {before.wanted, before.latest.from_replicas}:
         return None
-    return None if any(number == change.wanted for change in before.changes) else number
+    return number
 
 
-def _reason(before: Advice | None, decision: ScalingDecision) -> ScalingReason:
+def _reason(
+    before: Advice | None, decision: ScalingDecision, state: ReplicaState, *, acts: bool
+) -> ScalingReason:
     """Why the wanted number became another one with this decision."""
     if decision.reason is not ScalingReason.STEADY:
         return decision.reason
-    if before is not None and before.latest.from_replicas == decision.from_replicas:
-        if before.wanted < decision.to_replicas:
-            return ScalingReason.STEADY  # a shrink is withdrawn before it is carried out
-        return ScalingReason.DEMAND_BELOW_SUPPLY  # the time for which growth was advised has passed
-    shrink = None if before is None else _withdrawn_shrink(before.changes)
-    if shrink is not None and shrink.wanted == decision.from_replicas:
+    if before is None:
+        return ScalingReason.REPLICAS_SET
+    if before.latest.from_replicas == decision.from_replicas:
+        if before.wanted > decision.to_replicas:
+            return ScalingReason.DEMAND_BELOW_SUPPLY  # the time for which growth was advised has passed
+        # What is not settled is not carried out, and so is no shrink.
+        return ScalingReason.SHRINK_WITHDRAWN if before.settled else ScalingReason.REPLICAS_SET
+    shrink = _withdrawn_shrink(before.changes)
+    if acts and not state.set_by_another and shrink is not None and shrink.wanted == decision.from_replicas:
         return shrink.reason  # its write was under way
     return ScalingReason.REPLICAS_SET
 
 
 def _withdrawn_shrink(changes: tuple[Change, ...]) -> Change | None:
     """The shrink that the last change withdrew; None if that did something else."""
-    return changes[-2] if len(changes) > 1 and changes[-1].reason is ScalingReason.STEADY else None
+    withdraws = len(changes) > 1 and changes[-1].reason is ScalingReason.SHRINK_WITHDRAWN
+    return changes[-2] if withdraws else None
 
 
 def missing_signals(signals: FleetSignals) -> str:

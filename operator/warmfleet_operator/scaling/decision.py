@@ -19,6 +19,8 @@ class ScalingReason(StrEnum):
     STEADY = "Steady"
     REPLICAS_SET = "ReplicasSet"
     """Of advice alone: another client changed the number of replicas."""
+    SHRINK_WITHDRAWN = "ShrinkWithdrawn"
+    """Of advice alone: a shrink was taken back before it was carried out."""
 
 
 class LimitingRule(StrEnum):
@@ -55,7 +57,7 @@ class ReplicaState:
     stopping: int = 0
     """Pods that drain or end."""
     set_by_another: bool = False
-    """Another client than an operator set `spec_replicas`, also before this operator led."""
+    """By the operator's note on the Deployment, `spec_replicas` is another client's. False without a note."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ class DeploymentScale:
     """The API server refuses pods of it."""
     spec_version: tuple[str, int]
     """Its uid and generation: another one after each write of its spec, by any client."""
-    set_by_another: bool = False
-    """The number is not the last one that an operator set."""
+    set_by_another: bool
+    """The number is not the last one that an operator set, by its note. False without a note."""
 
 
 def deployment_scale(workers: Mapping[str, Any]) -> DeploymentScale:

@@ -66,7 +66,7 @@ def test_active_grows_under_load_survives_its_operator_and_gives_up_the_least_va
             assert written["metadata"]["generation"] == generation + 2, "the two writes of this test"
 
 
-def test_a_replica_that_was_added_while_no_operator_led_is_recorded_before_it_goes(
+def test_a_replica_that_was_added_while_no_operator_led_is_recorded_as_it_goes(
     control_plane: ControlPlane,
 ) -> None:
     with played_fleet(control_plane, "unled") as made:

@@ -87,51 +87,129 @@ def test_every_change_of_a_settled_number_is_kept_up_to_a_bound():
     )
 
 
+REPLICAS_SET, BELOW = ScalingReason.REPLICAS_SET, ScalingReason.DEMAND_BELOW_SUPPLY
+WITHDRAWN = ScalingReason.SHRINK_WITHDRAWN
+
+
+def of_another(replicas):
+    """At rest, with a number that another client set."""
+    return replace(at_rest(replicas), set_by_another=True)
+
+
+class Acting(Advised):
+    """Decisions that are carried out, of a fleet that was at rest for some seconds."""
+
+    def __init__(self, state, seconds=30, percent=70) -> None:
+        super().__init__(acts=True)
+        self.run(loaded(percent, state.ready), state, seconds)
+
+    def shrinks(self, state):
+        return self._next(state, state.ready - 1, BELOW)
+
+    def stays(self, state, **fields):
+        return self._next(state, state.ready, ScalingReason.STEADY, **fields)
+
+    def _next(self, state, to_replicas, reason, **fields):
+        """The changes after one more tick, of a leader that has observed for long enough."""
+        latest = self.advice.latest
+        inputs = replace(latest.inputs, observed_seconds=POLICY.up_stabilization_seconds)
+        numbers = {"from_replicas": state.ready, "to_replicas": to_replicas, "reason": reason}
+        made = replace(latest, inputs=inputs, at_seconds=latest.at_seconds + 2, **numbers, **fields)
+        return self.decided(made, loaded(70, state.ready), state)
+
+
 def test_a_replica_of_another_client_that_is_given_up_at_once_is_two_changes():
     """The number that is wanted is the same before and after, and a pod was taken."""
-    acting = Advised(acts=True)
-    acting.run(loaded(70), at_rest(4), 30)
-    below = {"to_replicas": 4, "reason": ScalingReason.DEMAND_BELOW_SUPPLY}
-    decision = replace(acting.advice.latest, from_replicas=5, **below)
+    acting = Acting(at_rest(4))
 
-    expected = [(5, ScalingReason.REPLICAS_SET), (4, ScalingReason.DEMAND_BELOW_SUPPLY)]
-    assert acting.decided(decision, loaded(70, 5), at_rest(5)) == expected
-    assert acting.advice.decision == decision
-    assert acting.decided(decision, loaded(70, 5), at_rest(5)) == expected, "it is not carried out yet"
+    expected = [(5, REPLICAS_SET), (4, BELOW)]
+    assert acting.shrinks(of_another(5)) == expected
+    assert acting.advice.decision == acting.advice.latest
+    assert acting.shrinks(of_another(5)) == expected, "it is not carried out yet"
+
+
+def test_a_number_of_another_client_is_called_so_also_where_it_was_wanted_before():
+    acting = Acting(at_rest(4))
+    acting.shrinks(at_rest(4))
+    acting.stays(at_rest(3))
+
+    assert acting.stays(of_another(4)) == [(3, BELOW), (4, REPLICAS_SET)]
+    assert acting.stays(of_another(4)) == [(3, BELOW), (4, REPLICAS_SET)], "as long as it is kept"
 
 
 def test_a_shrink_that_is_withdrawn_while_it_is_written_keeps_its_reason():
-    acting = Advised(acts=True)
-    acting.run(loaded(70), at_rest(4), 30)
-    fewer = replace(acting.advice.latest, to_replicas=3, reason=ScalingReason.DEMAND_BELOW_SUPPLY)
-    kept = replace(acting.advice.latest, limit=LimitingRule.SIGNALS_MISSING)
-    lowered = replace(acting.advice.latest, from_replicas=3, to_replicas=3)
+    acting = Acting(at_rest(4))
+    acting.shrinks(at_rest(4))
 
-    acting.decided(fewer, loaded(50), at_rest(4))
-    withdrawn = [(3, ScalingReason.DEMAND_BELOW_SUPPLY), (4, ScalingReason.STEADY)]
-    assert acting.decided(kept, loaded(50), at_rest(4)) == withdrawn
+    withdrawn = [(3, BELOW), (4, WITHDRAWN)]
+    assert acting.stays(at_rest(4), limit=LimitingRule.SIGNALS_MISSING) == withdrawn
     assert acting.advice.decision.limit is LimitingRule.SIGNALS_MISSING
-    expected = [*withdrawn, (3, ScalingReason.DEMAND_BELOW_SUPPLY)]
-    assert acting.decided(lowered, loaded(50, 3), at_rest(3)) == expected
-
-    raised = replace(lowered, from_replicas=4, to_replicas=4)
-    of_another = (4, ScalingReason.REPLICAS_SET)
-    assert acting.decided(raised, loaded(50), at_rest(4)) == [*expected, of_another]
+    assert acting.stays(at_rest(3)) == [*withdrawn, (3, BELOW)]
+    assert acting.stays(of_another(4)) == [*withdrawn, (3, BELOW), (4, REPLICAS_SET)]
 
 
-@pytest.mark.parametrize("set_by_another", [True, False])
-def test_a_new_leader_that_gives_a_replica_up_at_first_names_the_client_that_added_it(set_by_another):
-    acting = Advised(acts=True)
-    acting.run(loaded(70), at_rest(4), 8)
+@pytest.mark.parametrize("state", [of_another(3), of_another(6), at_rest(6)])
+def test_a_number_that_is_set_after_a_withdrawn_shrink_is_not_the_shrinks(state):
+    acting = Acting(at_rest(4))
+    acting.shrinks(at_rest(4))
+    acting.stays(at_rest(4))
+
+    assert acting.stays(state)[2:] == [(state.ready, REPLICAS_SET)]
+
+
+@pytest.mark.parametrize(
+    ("state", "added"), [(of_another(5), [(5, REPLICAS_SET)]), (at_rest(5), [])], ids=["another", "operator"]
+)
+def test_the_first_decision_of_a_leader_names_the_client_that_set_the_number_before_it(state, added):
+    """Of an operator's number the leader before wanted one fewer, and ended before that was carried out."""
+    shrinks, waits = Acting(state, 6), Acting(state, 6)
+    assert not shrinks.advice.settled
+    assert shrinks.advice.changes == ()
+
+    assert shrinks.shrinks(state) == [*added, (4, BELOW)]
+    assert waits.stays(state, limit=LimitingRule.NOT_READY) == added
+    assert waits.shrinks(state) == [*added, (4, BELOW)]
+
+
+def test_a_leaders_first_decision_can_be_withdrawn():
+    acting = Acting(at_rest(4), 6)
+    acting.shrinks(at_rest(4))
+    acting.stays(at_rest(4))
+
+    assert acting.stays(at_rest(3)) == [(3, BELOW), (4, WITHDRAWN), (3, BELOW)]
+
+
+def test_a_shrink_that_was_not_settled_is_none_that_is_withdrawn():
+    acting = Acting(of_another(5), 6)
+    unsettled = replace(acting.advice.latest, to_replicas=4, reason=BELOW)
+    acting.decided(unsettled, loaded(70, 5), of_another(5))
     assert not acting.advice.settled
-    below = {"to_replicas": 4, "reason": ScalingReason.DEMAND_BELOW_SUPPLY}
-    inputs = replace(acting.advice.latest.inputs, observed_seconds=POLICY.up_stabilization_seconds)
-    decision = replace(acting.advice.latest, from_replicas=5, inputs=inputs, **below)
 
-    # Without that note the leader before wanted four, and ended before it had carried that out.
-    added = [(5, ScalingReason.REPLICAS_SET), (4, ScalingReason.DEMAND_BELOW_SUPPLY)]
-    state = replace(at_rest(5), set_by_another=set_by_another)
-    assert acting.decided(decision, loaded(70, 5), state) == (added if set_by_another else [])
+    assert acting.stays(of_another(5)) == [(5, REPLICAS_SET)]
+    assert acting.advice.reason is REPLICAS_SET
+
+
+def test_changes_stay_over_a_time_without_observation():
+    acting = Acting(at_rest(4))
+    acting.shrinks(at_rest(4))
+    acting.stays(at_rest(3))
+    again = replace(acting.advice.latest.inputs, observed_seconds=0)
+    acting.decided(replace(acting.advice.latest, inputs=again), loaded(70, 3), at_rest(3))
+    assert not acting.advice.settled
+
+    assert acting.shrinks(of_another(5)) == [(3, BELOW), (5, REPLICAS_SET), (4, BELOW)]
+
+
+def test_advice_that_is_not_carried_out_calls_each_number_that_is_set_so():
+    advisory = Advised()
+    advisory.run(loaded(70), at_rest(4), 30)
+    fewer = replace(advisory.advice.latest, to_replicas=3, reason=BELOW)
+    advisory.decided(fewer, loaded(50), at_rest(4))
+    advisory.run(loaded(70), at_rest(4), 0)
+    advisory.run(loaded(70, 3), at_rest(3), 0)
+
+    reasons = [(change.wanted, change.reason) for change in advisory.advice.changes]
+    assert reasons == [(3, BELOW), (4, WITHDRAWN), (3, REPLICAS_SET)]
 
 
 def test_growth_that_is_decided_again_until_it_is_carried_out_is_one_change():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from warmfleet_contracts.names import REPLICAS_ANNOTATION
 from warmfleet_operator.objects.pods import LATE_END_SECONDS, ContainerView
 from warmfleet_operator.scaling.decision import ReplicaState
 from warmfleet_operator.status.replica_state import deployment_scale, lacks_only_places, replica_state
@@ -30,6 +31,18 @@ def test_a_fleet_at_rest():
         ReplicaState(spec_replicas=2, ready=2),
         ("uid-m-1", "uid-m-2"),
     )
+
+
+@pytest.mark.parametrize(
+    ("note", "of_another"), [("2", False), ("3", True), ("", False), ("x", False), (None, False)]
+)
+def test_the_operators_note_shows_whose_the_number_is(note, of_another):
+    noted = workers()
+    noted["metadata"]["annotations"] = {} if note is None else {REPLICAS_ANNOTATION: note}
+
+    found, _ = replica_state(deployment_scale(noted), [pod("m-1"), pod("m-2")], NOW, NO_ROOM_SECONDS)
+
+    assert (found.spec_replicas, found.set_by_another) == (2, of_another)
 
 
 def test_a_starting_pod_is_pending_and_an_ending_one_stops():

@@ -248,7 +248,7 @@ END_ID = TINY_CONTROL_TOKENS.index("<|im_end|>")
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("with_ids", [False, True])
-def test_a_chat_lists_tokens_that_a_stop_string_cut_off_only_beside_their_ids(client, path, with_ids):
+def test_tokens_that_a_stop_string_cut_off_are_in_a_completion_and_beside_ids(client, path, with_ids):
     choice, tokens = listed(
         client, path, with_ids, logit_bias={str(HELLO_ID): 100}, stop="lohe", max_tokens=8
     )
@@ -262,13 +262,25 @@ def test_a_chat_lists_tokens_that_a_stop_string_cut_off_only_beside_their_ids(cl
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("with_ids", [False, True])
-def test_a_chat_lists_an_end_token_only_beside_its_id(client, path, with_ids):
+def test_an_end_token_is_in_a_completion_and_beside_its_id(client, path, with_ids):
     # The end token is the most likely by far, and may not come first.
     bias = {str(HELLO_ID): 70, str(END_ID): 100}
     choice, tokens = listed(client, path, with_ids, logit_bias=bias, min_tokens=1)
 
     assert (text_of(choice), choice["finish_reason"]) == ("hello", "stop")
     assert tokens == (["hello", "<|im_end|>"] if with_ids or path == COMPLETIONS else ["hello"])
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_an_end_token_comes_behind_the_text_of_a_torn_character(client, path, with_ids):
+    bias = {str(FIRST_ID): 70, str(END_ID): 100}
+    choice, tokens = listed(client, path, with_ids, logit_bias=bias, min_tokens=1)
+
+    assert (text_of(choice), choice["finish_reason"]) == ("\ufffd", "stop")
+    assert tokens == (["\ufffd", "<|im_end|>"] if with_ids or path == COMPLETIONS else ["\ufffd"])
+    if path == COMPLETIONS:
+        assert choice["logprobs"]["text_offset"] == [0, 1]
 
 
 def listed(

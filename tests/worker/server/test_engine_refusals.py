@@ -37,6 +37,7 @@ def choice_of(handle: SequenceHandle) -> ChoiceDecoder:
         WorkerMetrics("m"),
         echo=EchoedPrompt(),
         return_token_ids=False,
+        lists_all_tokens=False,
     )
 
 

@@ -95,6 +95,7 @@ def decoder_of(handle, stop_strings, metrics):
         metrics,
         echo=EchoedPrompt(),
         return_token_ids=True,
+        lists_all_tokens=False,
     )
 
 

@@ -39,7 +39,7 @@ class TokenQueue:
         return taken
 
     def take_rest(self) -> list[AnswerToken]:
-        """Tokens without text in the answer: its end token, or tokens that a stop string cut off."""
+        """Tokens without text in the answer: control tokens, or what a stop string cut off."""
         rest = list(self._waiting)
         self._waiting.clear()
         return rest

@@ -87,7 +87,9 @@ class Chunks:
 class ChatDialect:
     """`/v1/chat/completions`."""
 
-    lists_all_tokens: ClassVar = False  # as OpenAI's `logprobs.content`: joined, it is the message's content
+    lists_all_tokens: ClassVar[bool] = (
+        False  # as OpenAI's `logprobs.content`: joined, it is the message's content
+    )
 
     def __init__(self, head: AnswerHead, texts: TokenTexts) -> None:
         self._head = head
@@ -131,7 +133,7 @@ class ChatDialect:
 class CompletionDialect:
     """`/v1/completions`."""
 
-    lists_all_tokens: ClassVar = True  # evaluation harnesses count on as many entries as tokens
+    lists_all_tokens: ClassVar[bool] = True  # evaluation harnesses count on as many entries as tokens
 
     def __init__(self, head: AnswerHead, texts: TokenTexts) -> None:
         self._head = head

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from warmfleet_contracts.openai import RequestError
-from warmfleet_worker.engine.logprobs import TokenLogprobs
+from warmfleet_worker.engine.logprobs import TokenLogprob, TokenLogprobs
 from warmfleet_worker.metrics import WorkerMetrics
 from warmfleet_worker.server.answer_tokens import AnswerToken, EchoedPrompt, TokenQueue
 from warmfleet_worker.server.detokenizer import Detokenizer
@@ -36,7 +36,7 @@ class Delta:
     those without text, such as an end token."""
     logprobs: tuple[AnswerToken, ...] | None = None
     """The same tokens with their log probabilities, if the request asks for them: an echoed prompt's before
-    them. A chat's without text only if token ids are asked for, too."""
+    them. Tokens without text are among them only if all tokens are listed, or ids are asked for."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class ChoiceDecoder:
         *,
         echo: EchoedPrompt,
         return_token_ids: bool,
-        lists_all_tokens: bool = False,
+        lists_all_tokens: bool,
         shares_prompt: bool = False,
     ) -> None:
         """`sequence` is the request to the engine; `echo` comes before the text.
@@ -90,8 +90,9 @@ class ChoiceDecoder:
         self._echo = echo
         self._prompt_scores: list[TokenLogprobs] = []
         self._return_token_ids = return_token_ids
-        self._lists_all_tokens = lists_all_tokens or return_token_ids
+        self._takes_rest = lists_all_tokens or return_token_ids
         self._queue = TokenQueue()
+        self._end_token: tuple[int, TokenLogprob | None] | None = None
         self._sent_chars = len(echo.text)
         self._begun = False
         self._started = monotonic()
@@ -149,8 +150,11 @@ class ChoiceDecoder:
     def _delta(self, text: str) -> Delta:
         self._sent_chars += len(text)
         tokens = self._queue.take(self._sent_chars)
-        if self.finish_reason and self._lists_all_tokens:
+        if self.finish_reason and self._takes_rest:
             tokens += self._queue.take_rest()
+            if self._end_token is not None:
+                token_id, score = self._end_token
+                tokens.append(AnswerToken(token_id, self._sent_chars, score))
         token_ids = tuple(token.token_id for token in tokens) if self._return_token_ids else None
         if not self._begun:
             self._begun = True
@@ -167,11 +171,13 @@ class ChoiceDecoder:
         scores = chain.from_iterable(update.logprobs)
         for token_id in update.token_ids:
             counted += 1
+            score = next(scores, None)
+            if token_id in self._sampling.stop_token_ids:
+                self._end_token = token_id, score
+                continue
             if keeps_tokens:
                 offset = len(self._echo.text) + self._detokenizer.decoded_chars
-                self._queue.push(AnswerToken(token_id, offset, next(scores, None)))
-            if token_id in self._sampling.stop_token_ids:
-                continue
+                self._queue.push(AnswerToken(token_id, offset, score))
             pieces.append(self._detokenizer.push(token_id))
             if self._detokenizer.stopped:
                 break
