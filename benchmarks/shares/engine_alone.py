@@ -6,14 +6,17 @@ first one stands a line with `engine`: its kernels and dtype.
 """
 
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from shares.setups import WARMFLEET
-from warmfleet_worker.engine.batch import StepBatch, StepInFlight, StepResult
+from warmfleet_worker.engine.batch import SampleRequest, StepBatch, StepInFlight, StepResult
 from warmfleet_worker.engine.engine import Engine
 from warmfleet_worker.engine.messages import AddSequences, NewSequence, packed_tokens
 from warmfleet_worker.engine.sampling_params import SamplingParameters
@@ -31,6 +34,12 @@ class Answered:
     """Of these, what the model took, its sampler included."""
     cache: float
     """Of these, in the block pool and the prefix cache, hashing included."""
+    sampler: float
+    """Of one decode step: what tokens that are drawn as asked take more than the likeliest ones."""
+
+
+CHOICES: Final = 40
+"""Timed of each kind: memory's speed changes from step to step by more than a sampler takes."""
 
 
 class Stopwatch:
@@ -105,7 +114,25 @@ class AloneEngine:
         while self._engine.has_work:
             self._engine.step()
         ended = time.perf_counter()
-        return Answered(ended - started, ended - decodes, self._model_seconds, self._cache.seconds)
+        sampler = self._sampler_seconds(len(work["prompts"]), work["temperature"], work["top_p"])
+        return Answered(ended - started, ended - decodes, self._model_seconds, self._cache.seconds, sampler)
+
+    def _sampler_seconds(self, rows: int, temperature: float, top_p: float) -> float:
+        """Of logits of a normal distribution, as random weights have them: few tokens stand out."""
+        model = self._engine._runner.step_model  # type: ignore[attr-defined]  # noqa: SLF001
+        drawn = np.random.default_rng(1).standard_normal((rows, model.config.vocab_size), np.float32)
+        seconds: dict[bool, list[float]] = {False: [], True: []}
+        for output_index in range(CHOICES):
+            for draws, taken in seconds.items():
+                parameters = [
+                    SamplingParameters(temperature=temperature if draws else 0.0, top_p=top_p, seed=row)
+                    for row in range(rows)
+                ]
+                requests = [SampleRequest(one, output_index, None) for one in parameters]
+                started = time.perf_counter()
+                model.choose(drawn, requests)
+                taken.append(time.perf_counter() - started)
+        return statistics.median(seconds[True]) - statistics.median(seconds[False])
 
     def _computes_a_prompt(self, count: int) -> bool:
         running = self._engine._scheduler.running  # noqa: SLF001

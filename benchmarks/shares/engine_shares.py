@@ -30,14 +30,12 @@ from warmfleet_cli.bench.figures import Target
 LARGE: Final = "qwen3-0.6b"
 OUTPUT_TOKENS: Final = 192
 SAMPLED_TOKENS: Final = 24
-SAMPLER_TURNS: Final = 3
-"""In a round: what a sampler takes is less than what other processes change."""
 LONG_PROMPT_TOKENS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Everything; a list has one entry per round, those of the sampler `SAMPLER_TURNS`."""
+    """Everything; a list has one entry per round."""
 
     engine: dict[str, str]
     rates: Rates
@@ -47,12 +45,13 @@ class Measured:
     cold_seconds: list[float]
     """To the first token of a prompt of 1,000 tokens."""
     cached_seconds: list[float]
-    greedy_seconds: list[float]
-    """Of decode steps of the large vocabulary."""
-    sampled_seconds: list[float]
+    step_seconds: list[float]
+    """Of one decode step at the large vocabulary, in which tokens are drawn."""
+    sampler_seconds: list[float]
+    """Of these, what the draws take."""
 
     def text(self) -> str:
-        steps = zip(self.greedy_seconds, self.sampled_seconds, strict=True)
+        steps = zip(self.sampler_seconds, self.step_seconds, strict=True)
         firsts = zip(self.cold_seconds, self.cached_seconds, strict=True)
         return "\n".join((
             f"engine: {self.engine}",
@@ -60,13 +59,11 @@ class Measured:
             "outside the model: " + ", ".join(f"{share:.1%}" for share in self.outside_model_share),
             "pool and prefix cache: " + ", ".join(f"{share:.2%}" for share in self.cache_share),
             "first token new / cached: " + ", ".join(f"{1000 * a:.0f}/{1000 * b:.0f} ms" for a, b in firsts),
-            f"{SAMPLED_TOKENS} steps greedy / sampled: " + ", ".join(f"{a:.2f}/{b:.2f} s" for a, b in steps),
+            "sampler / step: " + ", ".join(f"{1000 * a:.2f}/{1000 * b:.1f} ms" for a, b in steps),
         ))  # fmt: skip
 
     def targets(self) -> list[Target]:
-        # In pairs of adjacent runs: the speed of memory changes by more than the sampler's share.
-        pairs = zip(self.greedy_seconds, self.sampled_seconds, strict=True)
-        sampler = 1 - statistics.median(greedy / sampled for greedy, sampled in pairs)
+        sampler = statistics.median(self.sampler_seconds) / statistics.median(self.step_seconds)
         cached = statistics.median(self.cached_seconds) / statistics.median(self.cold_seconds)
         outside, cache = min(self.outside_model_share), min(self.cache_share)
 
@@ -99,15 +96,15 @@ def measure(model_path: Path, large: Path, fleet: LocalFleet, rounds: int) -> Me
             (prompt,) = random_prompts(draw, 1, LONG_PROMPT_TOKENS)
             cold.append(first_token_seconds(client, fleet.url, prompt))
             cached.append(first_token_seconds(client, fleet.url, prompt))
-    greedy, sampled = [], []
+    steps, samplers = [], []
     with EngineWithoutServer.started("Warmfleet", large) as alone:
-        for counts in (False, *[True] * (SAMPLER_TURNS * rounds)):
-            short, others = random_prompts(draw, SEATS, 16), random_prompts(draw, SEATS, 16)
-            one = alone.answer(short, SAMPLED_TOKENS)["decode_steps"]
-            other = alone.answer(others, SAMPLED_TOKENS, temperature=1.0)["decode_steps"]
+        for counts in (False, *[True] * rounds):
+            prompts = random_prompts(draw, SEATS, 16)
+            sampled = alone.answer(prompts, SAMPLED_TOKENS, temperature=1.0)
             if counts:
-                greedy.append(one)
-                sampled.append(other)
+                # The prompts' step draws the first token of each.
+                steps.append(sampled["decode_steps"] / (SAMPLED_TOKENS - 1))
+                samplers.append(sampled["sampler"])
     return Measured(
         engine,
         rates,
@@ -115,8 +112,8 @@ def measure(model_path: Path, large: Path, fleet: LocalFleet, rounds: int) -> Me
         cache_share=[one["cache"] / one["decode_steps"] for one in answers],
         cold_seconds=cold,
         cached_seconds=cached,
-        greedy_seconds=greedy,
-        sampled_seconds=sampled,
+        step_seconds=steps,
+        sampler_seconds=samplers,
     )
 
 
