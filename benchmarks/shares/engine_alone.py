@@ -114,7 +114,9 @@ class AloneEngine:
         while self._engine.has_work:
             self._engine.step()
         ended = time.perf_counter()
-        sampler = self._sampler_seconds(len(work["prompts"]), work["temperature"], work["top_p"])
+        sampler = 0.0
+        if work["temperature"]:
+            sampler = self._sampler_seconds(len(work["prompts"]), work["temperature"], work["top_p"])
         return Answered(ended - started, ended - decodes, self._model_seconds, self._cache.seconds, sampler)
 
     def _sampler_seconds(self, rows: int, temperature: float, top_p: float) -> float:

@@ -96,8 +96,8 @@ def advised(
     missing, since = missing_signals(signals), memory.missing_since_seconds
     since = None if not missing else now if since is None or since > now else since
     long_enough = since is not None and now - since >= policy.missing_grace_seconds
-    set_number = _newly_set(before, decision, state) if acts else None
-    if before is not None and before.wanted == wanted and set_number is None:
+    newly_set = _newly_set(before, decision, state) if acts else None
+    if before is not None and before.wanted == wanted and newly_set is None:
         reason, made_by = before.reason, before.decision
     else:
         reason, made_by = _reason(before, decision, state, acts=acts), decision
@@ -106,17 +106,18 @@ def advised(
     )
     changes = () if before is None else before.changes
     if before is not None and before.settled:
-        known = before.wanted
-        if set_number is not None:
-            known = set_number
-            changes = (*changes, Change(known, decision, ScalingReason.REPLICAS_SET))
-        if known != wanted:
-            changes = (*changes, Change(wanted, made_by, reason))
+        known, set_number = before.wanted, newly_set
     elif settled and acts:
-        if state.set_by_another:  # perhaps before this operator led: its status shows it once
-            changes = (*changes, Change(decision.from_replicas, made_by, ScalingReason.REPLICAS_SET))
-        if decision.from_replicas != wanted:
-            changes = (*changes, Change(wanted, made_by, reason))
+        # Perhaps it was set before this operator led; a status that has it leaves it out.
+        known = decision.from_replicas
+        set_number = known if state.set_by_another else None
+    else:
+        known, set_number = wanted, None
+    if set_number is not None:
+        known = set_number
+        changes = (*changes, Change(known, made_by, ScalingReason.REPLICAS_SET))
+    if known != wanted:
+        changes = (*changes, Change(wanted, made_by, reason))
     advice = Advice(
         wanted=wanted,
         decision=made_by,

@@ -27,9 +27,14 @@ class TokenQueue:
 
     def __init__(self) -> None:
         self._waiting: deque[AnswerToken] = deque()
+        self._end: tuple[int, TokenLogprob | None] | None = None
 
     def push(self, token: AnswerToken) -> None:
         self._waiting.append(token)
+
+    def push_end(self, token_id: int, score: TokenLogprob | None) -> None:
+        """The last token, which ends the answer: it stands behind the text of all others."""
+        self._end = token_id, score
 
     def take(self, sent_chars: int) -> list[AnswerToken]:
         """The tokens that begin within the first `sent_chars` characters of the answer."""
@@ -38,10 +43,13 @@ class TokenQueue:
             taken.append(self._waiting.popleft())
         return taken
 
-    def take_rest(self) -> list[AnswerToken]:
-        """Tokens without text in the answer: control tokens, or what a stop string cut off."""
+    def take_rest(self, sent_chars: int) -> list[AnswerToken]:
+        """Tokens without text: control tokens, what a stop string cut off, and the end token."""
         rest = list(self._waiting)
         self._waiting.clear()
+        if self._end is not None:
+            token_id, score = self._end
+            rest.append(AnswerToken(token_id, sent_chars, score))
         return rest
 
 

@@ -87,9 +87,8 @@ class Chunks:
 class ChatDialect:
     """`/v1/chat/completions`."""
 
-    lists_all_tokens: ClassVar[bool] = (
-        False  # as OpenAI's `logprobs.content`: joined, it is the message's content
-    )
+    # As OpenAI's `logprobs.content`: joined, it is the message's content.
+    lists_all_tokens: ClassVar[bool] = False
 
     def __init__(self, head: AnswerHead, texts: TokenTexts) -> None:
         self._head = head
@@ -133,7 +132,8 @@ class ChatDialect:
 class CompletionDialect:
     """`/v1/completions`."""
 
-    lists_all_tokens: ClassVar[bool] = True  # evaluation harnesses count on as many entries as tokens
+    # Evaluation harnesses count on as many entries as tokens.
+    lists_all_tokens: ClassVar[bool] = True
 
     def __init__(self, head: AnswerHead, texts: TokenTexts) -> None:
         self._head = head

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from warmfleet_contracts.openai import RequestError
-from warmfleet_worker.engine.logprobs import TokenLogprob, TokenLogprobs
+from warmfleet_worker.engine.logprobs import TokenLogprobs
 from warmfleet_worker.metrics import WorkerMetrics
 from warmfleet_worker.server.answer_tokens import AnswerToken, EchoedPrompt, TokenQueue
 from warmfleet_worker.server.detokenizer import Detokenizer
@@ -92,7 +92,6 @@ class ChoiceDecoder:
         self._return_token_ids = return_token_ids
         self._takes_rest = lists_all_tokens or return_token_ids
         self._queue = TokenQueue()
-        self._end_token: tuple[int, TokenLogprob | None] | None = None
         self._sent_chars = len(echo.text)
         self._begun = False
         self._started = monotonic()
@@ -151,10 +150,7 @@ class ChoiceDecoder:
         self._sent_chars += len(text)
         tokens = self._queue.take(self._sent_chars)
         if self.finish_reason and self._takes_rest:
-            tokens += self._queue.take_rest()
-            if self._end_token is not None:
-                token_id, score = self._end_token
-                tokens.append(AnswerToken(token_id, self._sent_chars, score))
+            tokens += self._queue.take_rest(self._sent_chars)
         token_ids = tuple(token.token_id for token in tokens) if self._return_token_ids else None
         if not self._begun:
             self._begun = True
@@ -171,13 +167,12 @@ class ChoiceDecoder:
         scores = chain.from_iterable(update.logprobs)
         for token_id in update.token_ids:
             counted += 1
-            score = next(scores, None)
             if token_id in self._sampling.stop_token_ids:
-                self._end_token = token_id, score
+                self._queue.push_end(token_id, next(scores, None))
                 continue
             if keeps_tokens:
                 offset = len(self._echo.text) + self._detokenizer.decoded_chars
-                self._queue.push(AnswerToken(token_id, offset, score))
+                self._queue.push(AnswerToken(token_id, offset, next(scores, None)))
             pieces.append(self._detokenizer.push(token_id))
             if self._detokenizer.stopped:
                 break
