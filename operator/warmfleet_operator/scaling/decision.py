@@ -118,7 +118,7 @@ class DecisionInputs:
     stable_growth: int = 0
     """The lowest number asked for within the time of stabilization."""
     stable_need: int = 0
-    """The highest number needed within the time of stabilization."""
+    """The highest number that was needed for a while within the time of stabilization, or is needed now."""
     growth_limit: int = 0
     """Most replicas by the rate of growth."""
     changed_seconds: int = -1
@@ -128,7 +128,7 @@ class DecisionInputs:
     rising: int = 0
     """1 while a demand is above its mean by more than chance explains in one of twenty moments.
 
-    For the time of stabilization at most.
+    For half a minute more, and for the time of stabilization at most.
     """
     victim_loss_ms: int = 0
     """Compute time of what only the victim holds."""

@@ -14,20 +14,20 @@ target knows nothing of the misses of the last one.
 """
 
 from statistics import median
-from typing import Final
 
 from msgspec.structs import replace
 
 from warmfleet_operator.scaling.demand import Ask, asked
 from warmfleet_operator.scaling.latency_guard import LOW_LOAD
-from warmfleet_operator.scaling.memory import MAX_SAMPLES, ScalingMemory
+from warmfleet_operator.scaling.memory import (
+    LEAST_SAMPLES,
+    MAX_SAMPLES,
+    MOST_SAMPLE_AGE_SECONDS,
+    ScalingMemory,
+)
 from warmfleet_operator.scaling.outgrown import HOLD_WINDOWS
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.scaling.signals import TRAFFIC_SECONDS
-
-LEAST_SAMPLES: Final = 3
-MOST_SECONDS: Final = 3600.0
-"""That a sample counts."""
 
 
 def aimed(policy: AutoscalingPolicy, memory: ScalingMemory) -> ScalingMemory:
@@ -55,7 +55,7 @@ def noticed(memory: ScalingMemory, load_permille: int, now_seconds: float) -> Sc
 
 def share_permille(policy: AutoscalingPolicy, memory: ScalingMemory, now_seconds: float) -> int:
     """At which load a target was missed, in 1/1000 of what a replica computes; 0: not known."""
-    oldest = now_seconds - min(HOLD_WINDOWS * policy.down_stabilization_seconds, MOST_SECONDS)
+    oldest = now_seconds - min(HOLD_WINDOWS * policy.down_stabilization_seconds, MOST_SAMPLE_AGE_SECONDS)
     known = [share for at_seconds, share in memory.late_loads if at_seconds >= oldest]
     return round(median(known)) if len(known) >= LEAST_SAMPLES else 0
 

@@ -22,7 +22,7 @@ from warmfleet_operator.scaling.limits import growth_limit
 from warmfleet_operator.scaling.memory import LATE_TICKS, ScalingMemory
 from warmfleet_operator.scaling.policy import AutoscalingPolicy, LatencyGoal
 from warmfleet_operator.scaling.shrink import victim_of
-from warmfleet_operator.scaling.signals import LATENCY_SECONDS, FleetSignals, Traffic
+from warmfleet_operator.scaling.signals import LATENCY_SECONDS, TRAFFIC_SECONDS, FleetSignals, Traffic
 from warmfleet_operator.scaling.supply import Supply, supply_of
 from warmfleet_operator.scaling.ticks import idle_seconds, ticked
 from warmfleet_operator.scaling.windows import with_highest, with_lowest
@@ -234,19 +234,31 @@ def _asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
 
 
 def _with_rise(tick: _Tick, memory: ScalingMemory) -> ScalingMemory:
-    """The memory with the time since when a demand has been above its mean."""
-    since = tick.since(memory.risen_since_seconds, holds=_is_above_mean(tick, memory.means))
-    return replace(memory, risen_since_seconds=since)
+    """The memory with the times since when a demand has been above its mean: at every tick, and with pauses.
+
+    A rise ends when `TRAFFIC_SECONDS` have passed without one: until then part of what is measured is of it.
+    """
+    above = _is_above_mean(tick, memory.means)
+    last = tick.now_seconds if above else memory.last_risen_seconds
+    lasts = last is not None and tick.now_seconds - last < TRAFFIC_SECONDS
+    return replace(
+        memory,
+        last_risen_seconds=last,
+        risen_since_seconds=tick.since(memory.risen_since_seconds, holds=above),
+        rise_began_seconds=tick.since(memory.rise_began_seconds, holds=lasts),
+    )
 
 
 def _rises(tick: _Tick, memory: ScalingMemory) -> bool:
     """Whether the load rises: the need of the last minutes is that of a lower one.
 
     Not for longer than these minutes, in which the need becomes that of the risen load: demands of which
-    another one is above its mean each time would else keep every replica.
+    another one is above its mean each time would else keep every replica. Where demands are above it every
+    few seconds, a rise without a pause is still one of its own.
     """
-    since = memory.risen_since_seconds
-    return since is not None and tick.now_seconds - since < tick.policy.down_stabilization_seconds
+    begins = (memory.risen_since_seconds, memory.rise_began_seconds)
+    longest_seconds = tick.policy.down_stabilization_seconds
+    return any(since is not None and tick.now_seconds - since < longest_seconds for since in begins)
 
 
 def _is_above_mean(tick: _Tick, means: Means | None) -> bool:
@@ -350,10 +362,15 @@ def _with_windows(tick: _Tick, memory: ScalingMemory, asks: Mapping[str, Ask]) -
     """The memory with this tick in its windows, and whether there is a panic."""
     policy, now = tick.policy, tick.now_seconds
     growth = max(ask.growth for ask in asks.values())
-    # A replica that does not report may be full; a router that does not may queue anything.
-    need = max(ask.need for ask in asks.values()) + tick.signals.missing_replicas
+    # A replica that does not report may be full. A new one reports within moments, and then shows all.
+    need_now = max(ask.need for ask in asks.values()) + tick.signals.missing_replicas
+    # A need that is shorter than growth has to be asked for keeps replicas while it is there, and not longer.
+    # Half a minute at most: a policy that grows late does not shrink sooner for it.
+    lasting_seconds = min(policy.up_stabilization_seconds, TRAFFIC_SECONDS)
+    lasting_need = with_lowest(memory.lasting_need, now, need_now, lasting_seconds)
+    need = lasting_need[0][1]
     if tick.blind or tick.signals.missing_routers:
-        need = max(need, tick.state.spec_replicas)
+        need = max(need, tick.state.spec_replicas)  # such a router may queue anything
     panic = 0
     if not tick.blind and _panics(tick):
         panic = _PANIC_NOW
@@ -363,6 +380,7 @@ def _with_windows(tick: _Tick, memory: ScalingMemory, asks: Mapping[str, Ask]) -
     memory = replace(
         memory,
         growth=with_lowest(memory.growth, now, growth, policy.up_stabilization_seconds),
+        lasting_need=lasting_need,
         need=with_highest(memory.need, now, need, policy.down_stabilization_seconds),
     )
     return memory, panic
@@ -427,7 +445,7 @@ def _inputs(
         idle_seconds=idle_seconds(memory, tick.now_seconds),
         observed_seconds=int(tick.now_seconds - memory.since_seconds),
         watched_seconds=_watched_seconds(tick, memory),
-        stable_need=memory.need[0][1],
+        stable_need=max(memory.need[0][1], memory.lasting_need[-1][1]),
         growth_limit=growth_limit(policy, memory.growths, state.spec_replicas),
         changed_seconds=-1 if changed is None else int(tick.now_seconds - changed),
         panic=panic,

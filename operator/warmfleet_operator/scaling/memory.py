@@ -13,6 +13,10 @@ from warmfleet_operator.scaling.experience import Span
 from warmfleet_operator.scaling.windows import Entries
 
 MAX_SAMPLES: Final = 10
+LEAST_SAMPLES: Final = 3
+"""Of fewer one unusual sample could be the median."""
+MOST_SAMPLE_AGE_SECONDS: Final = 3600.0
+"""Of the KV memory that replicas had use for, and of missed latency targets."""
 LATE_TICKS: Final = 5
 MAX_GROWTHS: Final = 32
 
@@ -72,8 +76,10 @@ class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The number before the last shrinks, between which nothing was added."""
     growth: Entries = ()
     """The lowest number that signals asked for, within the time for which growth must be asked."""
+    lasting_need: Entries = ()
+    """The lowest number that signals needed within the time for which a need has to last; the last: now."""
     need: Entries = ()
-    """The highest number that signals still needed, within the time after which a shrink may follow."""
+    """The highest need that lasted, within the time after which a shrink may follow."""
     spans: tuple[Span, ...] = ()
     """The demand of the last windows, oldest first."""
     watched_since_seconds: float | None = None
@@ -86,8 +92,8 @@ class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
     grown_for_cache: GrownForCache | None = None
     late: tuple[bool, ...] = ()
     """Of the last ticks: whether a percentile was predicted above its target."""
-    supply_samples: tuple[int, ...] = ()
-    """Tokens that a replica held while its queue waited for memory."""
+    supply_samples: Entries = ()
+    """Time, and tokens that a replica held while its queue waited for memory."""
     supply_tokens: int = 0
     """Supply of a replica when one reported last."""
     supply_sequences: int = 0
@@ -103,7 +109,11 @@ class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
     means: Means | None = None
     """Of the demand; None before it was known."""
     risen_since_seconds: float | None = None
-    """A demand has been above its mean since then."""
+    """A demand has been above its mean since then, at every tick."""
+    rise_began_seconds: float | None = None
+    """The same, with pauses of less than `TRAFFIC_SECONDS`."""
+    last_risen_seconds: float | None = None
+    """The last tick at which a demand was above its mean."""
     busy_since_seconds: float | None = None
     """Work has waited at every replica since then, or since the last sample."""
     outgrown: tuple[Outgrown, ...] = ()

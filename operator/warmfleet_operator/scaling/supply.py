@@ -2,8 +2,9 @@
 
 A replica whose queue waits although there are seats shows how many tokens it really takes (k2 of llm-d's
 WVA 2), if what waits is larger than what is free: a prompt that would fit waits for the steps before it, and
-so for compute. Work that waits at every replica shows how much they really compute. The median of ten such
-samples counts, so that one odd second changes nothing.
+so for compute. The median of three to ten such samples counts, at least half a minute apart and at most an
+hour old, as one long prompt at the head of a queue shows less than what fits. Work that waits at every
+replica for half a minute shows how much they really compute, by the median of ten samples at most.
 """
 
 from dataclasses import dataclass
@@ -14,8 +15,14 @@ from msgspec.structs import replace
 
 from warmfleet_contracts.cache.fleet_totals import ReplicaTotals
 from warmfleet_operator.scaling.demand import MOST_COMPUTE_PERMILLE, Demand, refused_ratio
-from warmfleet_operator.scaling.memory import MAX_SAMPLES, ScalingMemory
+from warmfleet_operator.scaling.memory import (
+    LEAST_SAMPLES,
+    MAX_SAMPLES,
+    MOST_SAMPLE_AGE_SECONDS,
+    ScalingMemory,
+)
 from warmfleet_operator.scaling.signals import TRAFFIC_SECONDS, FleetSignals
+from warmfleet_operator.scaling.windows import Entries
 
 USABLE_PERCENT: Final = 95
 """Of the KV memory; a full pool preempts."""
@@ -42,10 +49,7 @@ class Supply:
 
 def learnt(memory: ScalingMemory, signals: FleetSignals, demand: Demand, now_seconds: float) -> ScalingMemory:
     """The memory with this tick's samples."""
-    full = [replica.pinned_tokens for replica in signals.replicas if _waits_for_memory(replica)]
-    if full:
-        samples = (*memory.supply_samples, round(median(full)))
-        memory = replace(memory, supply_samples=samples[-MAX_SAMPLES:])
+    memory = replace(memory, supply_samples=_supply_samples(memory, signals, now_seconds))
     if signals.replicas:
         memory = replace(
             memory,
@@ -75,6 +79,17 @@ def supply_of(memory: ScalingMemory) -> Supply:
     )
 
 
+def _supply_samples(memory: ScalingMemory, signals: FleetSignals, now_seconds: float) -> Entries:
+    """Those that count, with one of now if work waits for memory; at most one per `TRAFFIC_SECONDS`."""
+    samples = memory.supply_samples
+    if samples and now_seconds - samples[0][0] >= MOST_SAMPLE_AGE_SECONDS:
+        samples = tuple([sample for sample in samples if now_seconds - sample[0] < MOST_SAMPLE_AGE_SECONDS])
+    full = [replica.pinned_tokens for replica in signals.replicas if _waits_for_memory(replica)]
+    if not full or (samples and now_seconds - samples[-1][0] < TRAFFIC_SECONDS):
+        return samples
+    return (*samples, (now_seconds, round(median(full))))[-MAX_SAMPLES:]
+
+
 def _seats(replicas: tuple[ReplicaTotals, ...]) -> int:
     seats = [replica.seats for replica in replicas if replica.seats]
     return round(median(seats)) if seats else 0
@@ -83,9 +98,10 @@ def _seats(replicas: tuple[ReplicaTotals, ...]) -> int:
 def _tokens(memory: ScalingMemory, replicas: tuple[ReplicaTotals, ...]) -> int:
     capacity = round(median(replica.capacity_tokens for replica in replicas))
     usable = capacity * USABLE_PERCENT // 100
-    if not memory.supply_samples:
+    samples = [tokens for _, tokens in memory.supply_samples]
+    if len(samples) < LEAST_SAMPLES:
         return usable
-    return min(usable, max(capacity * LEAST_PERCENT // 100, round(median(memory.supply_samples))))
+    return min(usable, max(capacity * LEAST_PERCENT // 100, round(median(samples))))
 
 
 def _waits_for_memory(replica: ReplicaTotals) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from warmfleet_operator.scaling.decision import LimitingRule, ReplicaState, ScalingDecision, ScalingReason
-from warmfleet_operator.scaling.signals import Traffic
+from warmfleet_operator.scaling.signals import FleetSignals, Traffic
 from warmfleet_testing.resources.scaling_signals import (
     FULL_MINUTES,
     POLICY,
@@ -84,12 +84,77 @@ def test_a_load_of_few_requests_keeps_what_its_peaks_will_need_again():
 def test_the_highest_need_of_five_minutes_keeps_its_replicas():
     ticks = Ticks(POLICY)
     ticks.run(loaded(4, 10), at_rest(4), 280)
-    ticks.tick(loaded(4, 70), at_rest(4))
+    ticks.run(loaded(4, 70), at_rest(4), POLICY.up_stabilization_seconds)
 
     decisions = ticks.run(loaded(4, 10), at_rest(4), 320)
 
     assert {item.to_replicas for item in decisions[:148]} == {4}
     assert decisions[-1].to_replicas == 3
+
+
+@pytest.mark.parametrize(
+    ("up_seconds", "needed_seconds", "kept"),
+    [(10.0, 8.0, False), (10.0, 10.0, True), (3600.0, 28.0, False), (3600.0, 30.0, True), (0.0, 0.0, True)],
+)
+def test_a_need_keeps_replicas_if_it_lasts_as_long_as_growth_has_to_be_asked_for(
+    up_seconds, needed_seconds, kept
+):
+    """Half a minute at most: a policy that grows late does not shrink sooner for it."""
+    ticks = Ticks(replace(POLICY, up_stabilization_seconds=up_seconds))
+    ticks.run(loaded(4, 10), at_rest(4), 280)
+    ticks.run(loaded(4, 70), at_rest(4), needed_seconds)
+
+    after = ticks.run(loaded(4, 10), at_rest(4), 60)[-1]
+
+    assert (after.inputs.stable_need == 5) is kept
+
+
+@pytest.mark.parametrize("up_seconds", [10.0, 3600.0])
+@pytest.mark.parametrize("seconds", [0.0, 8.0])
+def test_no_replica_goes_in_a_moment_in_which_it_is_needed(up_seconds, seconds):
+    """Of four long sequences chance explains any rise."""
+    traffic = Traffic(seconds=30.0, prompt_tokens=30_000, requests=4)
+    calm = signals(fleet(4, pinned_tokens=5_000, running_sequences=1), traffic=traffic)
+    full = signals(
+        fleet(4, pinned_tokens=93_000, running_sequences=1),
+        traffic=traffic,
+        queued_requests=1,
+        queued_tokens=90_000,
+    )
+    policy = replace(POLICY, up_stabilization_seconds=up_seconds)
+    due = next(n for n, one in enumerate(Ticks(policy).run(calm, at_rest(4), 1900)) if one.to_replicas == 3)
+    ticks = Ticks(policy)
+    ticks.run(calm, at_rest(4), (due - 1) * TICK_SECONDS - seconds)
+
+    needed = ticks.run(full, at_rest(4), seconds + TICK_SECONDS)
+
+    assert {one.inputs.rising for one in needed} == {0}
+    assert min(one.to_replicas for one in needed) == 4
+
+
+def test_a_router_that_does_not_answer_for_a_moment_keeps_replicas_for_five_minutes():
+    """What it queued, or had counted, may be known only later."""
+    ticks = Ticks(POLICY)
+    ticks.run(loaded(4, 10), at_rest(4), 280)
+    ticks.tick(replace(loaded(4, 10), missing_routers=1), at_rest(4))
+
+    kept = ticks.run(loaded(4, 10), at_rest(4), 298)
+
+    assert {one.inputs.stable_need for one in kept} == {4}
+    assert ticks.run(loaded(4, 10), at_rest(4), 20)[-1].to_replicas == 3
+
+
+@pytest.mark.parametrize(("missing_seconds", "kept"), [(8.0, False), (10.0, True)])
+def test_reports_that_are_missing_keep_replicas_for_as_long_as_a_need_that_lasts(missing_seconds, kept):
+    """Those of a new pod are missing for a moment; the next ones show what it holds."""
+    ticks = Ticks(POLICY)
+    ticks.run(loaded(4, 10), at_rest(4), 280)
+    missing = ticks.run(replace(loaded(1, 10), missing_replicas=3), at_rest(4), missing_seconds)
+
+    after = ticks.run(loaded(4, 10), at_rest(4), 60)[-1]
+
+    assert {item.to_replicas for item in missing} == {4}
+    assert (after.inputs.stable_need >= 4) is kept
 
 
 def test_the_next_replica_goes_a_minute_after_the_last_change_at_the_earliest():
@@ -181,6 +246,40 @@ def test_no_replica_goes_while_the_load_rises():
     assert {decision.to_replicas for decision in before} == {3}
     assert {(one.to_replicas, one.limit) for one in rising} == {(3, LimitingRule.STABILIZATION)}
     assert settled[-1].to_replicas == 2
+
+
+def test_a_rise_is_not_over_in_a_moment_without_one():
+    """Half a minute, in which all traffic that a demand is measured by has become another one."""
+
+    def view(load: float) -> FleetSignals:
+        tokens = round(30 * load * PREFILL_RATE)
+        return signals(fleet(3), traffic=Traffic(seconds=30.0, prompt_tokens=tokens, requests=20_000))
+
+    ticks = Ticks(POLICY)
+    due = next(n for n in range(1000) if ticks.tick(view(0.8), at_rest(3)).to_replicas == 2)
+    ticks = Ticks(POLICY)
+    ticks.run(view(0.8), at_rest(3), (due - 1) * TICK_SECONDS)
+
+    rising = ticks.run(view(1.1), at_rest(3), 20)
+    lull = ticks.run(view(0.7), at_rest(3), 30)
+
+    assert {one.inputs.rising for one in (*rising, *lull[:-2])} == {1}
+    assert {one.to_replicas for one in (*rising, *lull[:-2])} == {3}
+    assert {(one.inputs.rising, one.to_replicas) for one in lull[-2:]} == {(0, 2)}
+
+
+def test_moments_above_the_mean_every_few_seconds_do_not_make_a_later_rise_an_old_one():
+    def view(load: float) -> FleetSignals:
+        tokens = round(30 * load * PREFILL_RATE)
+        return signals(fleet(4), traffic=Traffic(seconds=30.0, prompt_tokens=tokens, requests=20_000))
+
+    ticks = Ticks(POLICY)
+    for tick in range(1000):
+        ticks.tick(view(1.35 if tick % 10 == 0 else 1.2), at_rest(4))
+
+    rising = [ticks.tick(view(1.3 + 1.7 * tick / 90), at_rest(4)) for tick in range(90)]
+
+    assert {one.inputs.rising for one in rising} == {1}
 
 
 def test_demands_that_are_above_their_means_by_turns_keep_replicas_for_no_longer_than_a_window():
