@@ -13,21 +13,14 @@ stabilization, an hour at most, so that what has been mended since does not ask 
 target knows nothing of the misses of the last one.
 """
 
-from statistics import median
-
 from msgspec.structs import replace
 
+from warmfleet_operator.scaling import samples
 from warmfleet_operator.scaling.demand import Ask, asked
 from warmfleet_operator.scaling.latency_guard import LOW_LOAD
-from warmfleet_operator.scaling.memory import (
-    LEAST_SAMPLES,
-    MAX_SAMPLES,
-    MOST_SAMPLE_AGE_SECONDS,
-    ScalingMemory,
-)
+from warmfleet_operator.scaling.memory import ScalingMemory
 from warmfleet_operator.scaling.outgrown import HOLD_WINDOWS
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
-from warmfleet_operator.scaling.signals import TRAFFIC_SECONDS
 
 
 def aimed(policy: AutoscalingPolicy, memory: ScalingMemory) -> ScalingMemory:
@@ -42,22 +35,21 @@ def aimed(policy: AutoscalingPolicy, memory: ScalingMemory) -> ScalingMemory:
 def noticed(memory: ScalingMemory, load_permille: int, now_seconds: float) -> ScalingMemory:
     """The memory with a miss of a target at this load of the fleet, in 1/1000 of what one replica computes.
 
-    A load is that of `TRAFFIC_SECONDS`: there is no more than one sample of that time.
+    If another sample is due.
     """
-    samples, ready = memory.late_loads, memory.fewest_ready[0][1]
-    known = bool(samples) and now_seconds - samples[-1][0] < TRAFFIC_SECONDS
-    if known or not ready or load_permille < 1000 * LOW_LOAD * ready:
+    ready = memory.fewest_ready[0][1]
+    if not ready or load_permille < 1000 * LOW_LOAD * ready:
         return memory
-    return replace(
-        memory, late_loads=(*samples, (now_seconds, min(load_permille // ready, 1000)))[-MAX_SAMPLES:]
-    )
+    if not samples.is_due(memory.late_loads, now_seconds):
+        return memory
+    share = min(load_permille // ready, 1000)
+    return replace(memory, late_loads=samples.with_sample(memory.late_loads, now_seconds, share))
 
 
 def share_permille(policy: AutoscalingPolicy, memory: ScalingMemory, now_seconds: float) -> int:
     """At which load a target was missed, in 1/1000 of what a replica computes; 0: not known."""
-    oldest = now_seconds - min(HOLD_WINDOWS * policy.down_stabilization_seconds, MOST_SAMPLE_AGE_SECONDS)
-    known = [share for at_seconds, share in memory.late_loads if at_seconds >= oldest]
-    return round(median(known)) if len(known) >= LEAST_SAMPLES else 0
+    age_seconds = HOLD_WINDOWS * policy.down_stabilization_seconds
+    return samples.median_of(memory.late_loads, now_seconds, age_seconds) or 0
 
 
 def asks(share: int, supply_permille: int, load_permille: float) -> Ask:

@@ -12,11 +12,6 @@ from warmfleet_operator.scaling.chance import Means
 from warmfleet_operator.scaling.experience import Span
 from warmfleet_operator.scaling.windows import Entries
 
-MAX_SAMPLES: Final = 10
-LEAST_SAMPLES: Final = 3
-"""Of fewer one unusual sample could be the median."""
-MOST_SAMPLE_AGE_SECONDS: Final = 3600.0
-"""Of the KV memory that replicas had use for, and of missed latency targets."""
 LATE_TICKS: Final = 5
 MAX_GROWTHS: Final = 32
 

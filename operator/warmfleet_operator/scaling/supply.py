@@ -2,9 +2,9 @@
 
 A replica whose queue waits although there are seats shows how many tokens it really takes (k2 of llm-d's
 WVA 2), if what waits is larger than what is free: a prompt that would fit waits for the steps before it, and
-so for compute. The median of three to ten such samples counts, at least half a minute apart and at most an
-hour old, as one long prompt at the head of a queue shows less than what fits. Work that waits at every
-replica for half a minute shows how much they really compute, by the median of ten samples at most.
+so for compute. The median of such `samples` counts, as one long prompt at the head of a queue shows less than
+what fits. Work that waits at every replica for half a minute shows how much they really compute, by the
+median of ten samples at most.
 """
 
 from dataclasses import dataclass
@@ -14,15 +14,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from warmfleet_contracts.cache.fleet_totals import ReplicaTotals
+from warmfleet_operator.scaling import samples
 from warmfleet_operator.scaling.demand import MOST_COMPUTE_PERMILLE, Demand, refused_ratio
-from warmfleet_operator.scaling.memory import (
-    LEAST_SAMPLES,
-    MAX_SAMPLES,
-    MOST_SAMPLE_AGE_SECONDS,
-    ScalingMemory,
-)
+from warmfleet_operator.scaling.memory import ScalingMemory
 from warmfleet_operator.scaling.signals import TRAFFIC_SECONDS, FleetSignals
-from warmfleet_operator.scaling.windows import Entries
 
 USABLE_PERCENT: Final = 95
 """Of the KV memory; a full pool preempts."""
@@ -49,11 +44,15 @@ class Supply:
 
 def learnt(memory: ScalingMemory, signals: FleetSignals, demand: Demand, now_seconds: float) -> ScalingMemory:
     """The memory with this tick's samples."""
-    memory = replace(memory, supply_samples=_supply_samples(memory, signals, now_seconds))
+    full = [replica.pinned_tokens for replica in signals.replicas if _waits_for_memory(replica)]
+    if full and samples.is_due(memory.supply_samples, now_seconds):
+        known = samples.with_sample(memory.supply_samples, now_seconds, round(median(full)))
+        memory = replace(memory, supply_samples=known)
     if signals.replicas:
+        held = samples.median_of(memory.supply_samples, now_seconds)
         memory = replace(
             memory,
-            supply_tokens=_tokens(memory, signals.replicas),
+            supply_tokens=_tokens(held, signals.replicas),
             supply_sequences=_seats(signals.replicas),
         )
     if not _computes_all_it_can(signals, demand):
@@ -66,8 +65,8 @@ def learnt(memory: ScalingMemory, signals: FleetSignals, demand: Demand, now_sec
     computed_permille = demand.compute_permille / (1.0 + refused_ratio(signals.traffic))
     sample = round(computed_permille / len(signals.replicas))
     bounded = min(max(sample, LEAST_COMPUTE_PERMILLE), MOST_COMPUTE_PERMILLE)
-    samples = (*memory.compute_samples, bounded)
-    return replace(memory, compute_samples=samples[-MAX_SAMPLES:], busy_since_seconds=now_seconds)
+    computed = (*memory.compute_samples, bounded)[-samples.MAX_SAMPLES :]
+    return replace(memory, compute_samples=computed, busy_since_seconds=now_seconds)
 
 
 def supply_of(memory: ScalingMemory) -> Supply:
@@ -79,29 +78,16 @@ def supply_of(memory: ScalingMemory) -> Supply:
     )
 
 
-def _supply_samples(memory: ScalingMemory, signals: FleetSignals, now_seconds: float) -> Entries:
-    """Those that count, with one of now if work waits for memory; at most one per `TRAFFIC_SECONDS`."""
-    samples = memory.supply_samples
-    if samples and now_seconds - samples[0][0] >= MOST_SAMPLE_AGE_SECONDS:
-        samples = tuple([sample for sample in samples if now_seconds - sample[0] < MOST_SAMPLE_AGE_SECONDS])
-    full = [replica.pinned_tokens for replica in signals.replicas if _waits_for_memory(replica)]
-    if not full or (samples and now_seconds - samples[-1][0] < TRAFFIC_SECONDS):
-        return samples
-    return (*samples, (now_seconds, round(median(full))))[-MAX_SAMPLES:]
-
-
 def _seats(replicas: tuple[ReplicaTotals, ...]) -> int:
     seats = [replica.seats for replica in replicas if replica.seats]
     return round(median(seats)) if seats else 0
 
 
-def _tokens(memory: ScalingMemory, replicas: tuple[ReplicaTotals, ...]) -> int:
+def _tokens(held: int | None, replicas: tuple[ReplicaTotals, ...]) -> int:
+    """By what replicas held while their queues waited for memory, if it is known."""
     capacity = round(median(replica.capacity_tokens for replica in replicas))
     usable = capacity * USABLE_PERCENT // 100
-    samples = [tokens for _, tokens in memory.supply_samples]
-    if len(samples) < LEAST_SAMPLES:
-        return usable
-    return min(usable, max(capacity * LEAST_PERCENT // 100, round(median(samples))))
+    return usable if held is None else min(usable, max(capacity * LEAST_PERCENT // 100, held))
 
 
 def _waits_for_memory(replica: ReplicaTotals) -> bool:

@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from warmfleet_operator.scaling import samples
 from warmfleet_operator.scaling.decision import ReplicaState
 from warmfleet_operator.scaling.memory import MAX_GROWTHS, ScalingMemory
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
@@ -72,20 +73,15 @@ def _after_gap(memory: ScalingMemory, state: ReplicaState, now_seconds: float) -
         spec_replicas=state.spec_replicas,
         changed_seconds=None if first else now_seconds,
         decreased_seconds=None if memory.decreased_seconds is None else now_seconds,
-        supply_samples=_not_after(memory.supply_samples, now_seconds),
+        supply_samples=samples.not_after(memory.supply_samples, now_seconds),
         supply_tokens=memory.supply_tokens,
         supply_sequences=memory.supply_sequences,
         compute_samples=memory.compute_samples,
-        late_loads=_not_after(memory.late_loads, now_seconds),
+        late_loads=samples.not_after(memory.late_loads, now_seconds),
         late_goals=memory.late_goals,
         first_token_floor_ms=memory.first_token_floor_ms,
         inter_token_floor_ms=memory.inter_token_floor_ms,
     )
-
-
-def _not_after(samples: Entries, now_seconds: float) -> Entries:
-    """Samples that are not later than now: a clock may have been set back."""
-    return tuple([sample for sample in samples if sample[0] <= now_seconds])
 
 
 def _has_requests(signals: FleetSignals) -> bool:

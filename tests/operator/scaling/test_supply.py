@@ -16,8 +16,6 @@ from warmfleet_testing.resources.scaling_signals import (
 )
 
 WAITING = {"pinned_tokens": 60_000, "running_sequences": 8, "waiting_sequences": 3}
-
-
 STUCK = {**WAITING, "queued_uncached_tokens": 150_000}
 
 
