@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from warmfleet_operator.scaling.decision import ReplicaState, ScalingDecision, ScalingReason
+from warmfleet_operator.scaling.entries import Entries, with_highest
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.scaling.signals import FleetSignals
-from warmfleet_operator.scaling.windows import Entries, with_highest
 
 _REASONS: Final = {
     ScalingReason.DEMAND_ABOVE_SUPPLY: "demand above supply",

@@ -15,12 +15,13 @@ target knows nothing of the misses of the last one.
 
 from msgspec.structs import replace
 
-from warmfleet_operator.scaling import samples
 from warmfleet_operator.scaling.demand import Ask, asked
+from warmfleet_operator.scaling.entries import median_of, with_sample
 from warmfleet_operator.scaling.latency_guard import LOW_LOAD
 from warmfleet_operator.scaling.memory import ScalingMemory
 from warmfleet_operator.scaling.outgrown import HOLD_WINDOWS
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
+from warmfleet_operator.scaling.signals import TRAFFIC_SECONDS
 
 
 def aimed(policy: AutoscalingPolicy, memory: ScalingMemory) -> ScalingMemory:
@@ -35,21 +36,21 @@ def aimed(policy: AutoscalingPolicy, memory: ScalingMemory) -> ScalingMemory:
 def noticed(memory: ScalingMemory, load_permille: int, now_seconds: float) -> ScalingMemory:
     """The memory with a miss of a target at this load of the fleet, in 1/1000 of what one replica computes.
 
-    If another sample is due.
+    A load is that of `TRAFFIC_SECONDS`: there is no more than one sample of that time.
     """
     ready = memory.fewest_ready[0][1]
     if not ready or load_permille < 1000 * LOW_LOAD * ready:
         return memory
-    if not samples.is_due(memory.late_loads, now_seconds):
-        return memory
     share = min(load_permille // ready, 1000)
-    return replace(memory, late_loads=samples.with_sample(memory.late_loads, now_seconds, share))
+    return replace(
+        memory, late_loads=with_sample(memory.late_loads, now_seconds, share, pause_seconds=TRAFFIC_SECONDS)
+    )
 
 
 def share_permille(policy: AutoscalingPolicy, memory: ScalingMemory, now_seconds: float) -> int:
     """At which load a target was missed, in 1/1000 of what a replica computes; 0: not known."""
     age_seconds = HOLD_WINDOWS * policy.down_stabilization_seconds
-    return samples.median_of(memory.late_loads, now_seconds, age_seconds) or 0
+    return median_of(memory.late_loads, now_seconds, age_seconds) or 0
 
 
 def asks(share: int, supply_permille: int, load_permille: float) -> Ask:

@@ -3,9 +3,9 @@
 from warmfleet_operator.scaling import experience
 from warmfleet_operator.scaling.chance import MOST_MEAN_SECONDS
 from warmfleet_operator.scaling.decision import DecisionInputs, LimitingRule
+from warmfleet_operator.scaling.entries import Entries
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.scaling.shrink import SAFETY
-from warmfleet_operator.scaling.windows import Entries
 
 
 def growth_limit(policy: AutoscalingPolicy, growths: Entries, replicas: int) -> int:

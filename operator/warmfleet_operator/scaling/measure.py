@@ -17,6 +17,7 @@ from warmfleet_operator.scaling.demand import (
     backlog_permille,
     demand_of,
 )
+from warmfleet_operator.scaling.entries import with_highest, with_lowest
 from warmfleet_operator.scaling.latency_guard import LatencyView
 from warmfleet_operator.scaling.limits import growth_limit
 from warmfleet_operator.scaling.memory import LATE_TICKS, ScalingMemory
@@ -25,7 +26,6 @@ from warmfleet_operator.scaling.shrink import victim_of
 from warmfleet_operator.scaling.signals import LATENCY_SECONDS, TRAFFIC_SECONDS, FleetSignals, Traffic
 from warmfleet_operator.scaling.supply import Supply, supply_of
 from warmfleet_operator.scaling.ticks import idle_seconds, ticked
-from warmfleet_operator.scaling.windows import with_highest, with_lowest
 
 LATE_TO_ACT: Final = 3
 """Of the last `LATE_TICKS` ticks: a percentile is above its target often enough."""

@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from warmfleet_operator.scaling.chance import Means
+from warmfleet_operator.scaling.entries import Entries
 from warmfleet_operator.scaling.experience import Span
-from warmfleet_operator.scaling.windows import Entries
 
 LATE_TICKS: Final = 5
 MAX_GROWTHS: Final = 32

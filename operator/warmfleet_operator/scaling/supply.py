@@ -2,7 +2,7 @@
 
 A replica whose queue waits although there are seats shows how many tokens it really takes (k2 of llm-d's
 WVA 2), if what waits is larger than what is free: a prompt that would fit waits for the steps before it, and
-so for compute. The median of such `samples` counts, as one long prompt at the head of a queue shows less than
+so for compute. The median of such samples counts, as one long prompt at the head of a queue shows less than
 what fits. Work that waits at every replica for half a minute shows how much they really compute, by the
 median of ten samples at most.
 """
@@ -14,8 +14,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from warmfleet_contracts.cache.fleet_totals import ReplicaTotals
-from warmfleet_operator.scaling import samples
 from warmfleet_operator.scaling.demand import MOST_COMPUTE_PERMILLE, Demand, refused_ratio
+from warmfleet_operator.scaling.entries import MAX_SAMPLES, median_of, with_sample
 from warmfleet_operator.scaling.memory import ScalingMemory
 from warmfleet_operator.scaling.signals import TRAFFIC_SECONDS, FleetSignals
 
@@ -45,14 +45,14 @@ class Supply:
 def learnt(memory: ScalingMemory, signals: FleetSignals, demand: Demand, now_seconds: float) -> ScalingMemory:
     """The memory with this tick's samples."""
     full = [replica.pinned_tokens for replica in signals.replicas if _waits_for_memory(replica)]
-    if full and samples.is_due(memory.supply_samples, now_seconds):
-        known = samples.with_sample(memory.supply_samples, now_seconds, round(median(full)))
+    if full:
+        held = round(median(full))
+        known = with_sample(memory.supply_samples, now_seconds, held, pause_seconds=TRAFFIC_SECONDS)
         memory = replace(memory, supply_samples=known)
     if signals.replicas:
-        held = samples.median_of(memory.supply_samples, now_seconds)
         memory = replace(
             memory,
-            supply_tokens=_tokens(held, signals.replicas),
+            supply_tokens=_tokens(median_of(memory.supply_samples, now_seconds), signals.replicas),
             supply_sequences=_seats(signals.replicas),
         )
     if not _computes_all_it_can(signals, demand):
@@ -65,7 +65,7 @@ def learnt(memory: ScalingMemory, signals: FleetSignals, demand: Demand, now_sec
     computed_permille = demand.compute_permille / (1.0 + refused_ratio(signals.traffic))
     sample = round(computed_permille / len(signals.replicas))
     bounded = min(max(sample, LEAST_COMPUTE_PERMILLE), MOST_COMPUTE_PERMILLE)
-    computed = (*memory.compute_samples, bounded)[-samples.MAX_SAMPLES :]
+    computed = (*memory.compute_samples, bounded)[-MAX_SAMPLES:]
     return replace(memory, compute_samples=computed, busy_since_seconds=now_seconds)
 
 

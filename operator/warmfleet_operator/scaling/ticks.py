@@ -2,12 +2,11 @@
 
 from msgspec.structs import replace
 
-from warmfleet_operator.scaling import samples
 from warmfleet_operator.scaling.decision import ReplicaState
+from warmfleet_operator.scaling.entries import Entries, not_after, with_lowest
 from warmfleet_operator.scaling.memory import MAX_GROWTHS, ScalingMemory
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.scaling.signals import LATENCY_SECONDS, FleetSignals
-from warmfleet_operator.scaling.windows import Entries, with_lowest
 
 
 def ticked(
@@ -73,11 +72,11 @@ def _after_gap(memory: ScalingMemory, state: ReplicaState, now_seconds: float) -
         spec_replicas=state.spec_replicas,
         changed_seconds=None if first else now_seconds,
         decreased_seconds=None if memory.decreased_seconds is None else now_seconds,
-        supply_samples=samples.not_after(memory.supply_samples, now_seconds),
+        supply_samples=not_after(memory.supply_samples, now_seconds),
         supply_tokens=memory.supply_tokens,
         supply_sequences=memory.supply_sequences,
         compute_samples=memory.compute_samples,
-        late_loads=samples.not_after(memory.late_loads, now_seconds),
+        late_loads=not_after(memory.late_loads, now_seconds),
         late_goals=memory.late_goals,
         first_token_floor_ms=memory.first_token_floor_ms,
         inter_token_floor_ms=memory.inter_token_floor_ms,

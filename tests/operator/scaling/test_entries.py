@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_operator.scaling.windows import Entries, with_highest, with_lowest
+from warmfleet_operator.scaling.entries import Entries, with_highest, with_lowest
 
 TICKS = st.lists(st.tuples(st.sampled_from((0.5, 2.0, 7.0)), st.integers(0, 20)), min_size=1, max_size=60)
 
