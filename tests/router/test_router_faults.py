@@ -58,6 +58,12 @@ async def breaker(router: RunningRouter, uid: str) -> dict[str, object]:
     return next(endpoint["breaker"] for endpoint in fleet["endpoints"] if endpoint["uid"] == uid)
 
 
+def reported_sequences(router: RunningRouter, uid: str) -> int:
+    """Those that run by a worker's last report."""
+    views = router.router.workers.fleet.workers()
+    return next(view.load.running_sequences for view in views if view.endpoint.uid == uid)
+
+
 async def test_a_worker_that_keeps_failing_is_left_out_and_comes_back_by_a_probe(
     router: RunningRouter, stubs: list[StubWorker], clock: SkippingClock
 ) -> None:
@@ -102,7 +108,10 @@ async def test_a_half_open_worker_gets_one_of_the_requests_that_wait(
             assert await statuses(router, 30) == {200: 30}
             for stub in stubs:
                 stub.faults.hold_headers = True
-            occupying = [asyncio.create_task(router.ask(f"occupying {n}")) for n in range(32)]
+            occupying = [asyncio.create_task(router.ask(f"occupying {n}")) for n in range(10)]
+            # A report that counts some of them comes between.
+            await router.until(lambda: [reported_sequences(router, uid) for uid in ("w1", "w2")] == [5, 5])
+            occupying += [asyncio.create_task(router.ask(f"occupying {n}")) for n in range(10, 32)]
             await router.until(lambda: stubs[1].running == stubs[2].running == 16)
             waiting = [asyncio.create_task(router.ask(f"waiting {n}")) for n in range(12)]
             await router.until(lambda: admission.held.requests == 12)

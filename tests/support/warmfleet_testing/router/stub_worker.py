@@ -236,6 +236,9 @@ class StubWorker:
         # Before its arrival shows: a test, in another thread, may then end the fault for those that follow.
         is_held = self.faults.hold_headers
         self.arrived.set()
+        # In one step, as a worker: a report that counts a request states that it includes its dispatch.
+        router, dispatch = _dispatch_of(request.headers)
+        self.admitted[router] = max(self.admitted.get(router, 0), dispatch)
         self.running += 1
         self.held += is_held
         self._seated.add(id(request))
@@ -277,7 +280,7 @@ class StubWorker:
             ]
         tokens = prompts[0]  # only the first one is computed
         hashes = self.cache.hashes(tokens, bytes.fromhex(request.headers.get(SALT_HEADER, "")))
-        cached = await self._admit(tokens, hashes, request.headers)
+        cached = await self._admit(tokens, hashes)
         headers = {
             PROMPT_TOKENS_HEADER: str(len(tokens)),
             CACHED_TOKENS_HEADER: str(cached),
@@ -354,9 +357,7 @@ class StubWorker:
         await response.write(b"data: [DONE]\n\n")
         return response
 
-    async def _admit(self, tokens: list[int], hashes: list[BlockHash], headers: Mapping[str, str]) -> int:
-        router, dispatch = headers.get(ROUTER_ID_HEADER, ""), int(headers.get(DISPATCH_HEADER, "0"))
-        self.admitted[router] = max(self.admitted.get(router, 0), dispatch)
+    async def _admit(self, tokens: list[int], hashes: list[BlockHash]) -> int:
         blocks = await self.cache.held(hashes)
         cached = min(blocks * STUB_BLOCK_TOKENS, cacheable_tokens(len(tokens), STUB_BLOCK_TOKENS))
         self.computed_tokens.append(len(tokens) - cached)
@@ -378,7 +379,7 @@ class StubWorker:
     async def _decode_plain(
         self, headers: Mapping[str, str], admitted_after: float, first_token_after: float
     ) -> None:
-        router, dispatch = headers.get(ROUTER_ID_HEADER, ""), int(headers.get(DISPATCH_HEADER, "0"))
+        router, dispatch = _dispatch_of(headers)
         reported = self._plain_answers.setdefault(router, {})
         try:
             for generated in range(1, self.events + 1 if self.plain_token_seconds else 1):
@@ -415,6 +416,11 @@ class StubWorker:
         asyncio.get_running_loop().remove_reader(listener)
         await asyncio.sleep(0.01)
         await runner.cleanup()
+
+
+def _dispatch_of(headers: Mapping[str, str]) -> tuple[str, int]:
+    """The router's id and the number of its dispatch."""
+    return headers.get(ROUTER_ID_HEADER, ""), int(headers.get(DISPATCH_HEADER, "0"))
 
 
 @contextmanager
