@@ -11,7 +11,7 @@ from typing import Final
 from harness.event_client import Answer
 from warmfleet_cli.bench.figures import Target, mean, median, percentile
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
-from warmfleet_router.admission.wait_queue import ALWAYS_HELD_REQUESTS
+from warmfleet_router.admission.wait_queue import BURST_REQUESTS
 
 ANSWER_TOKENS: Final = 16
 SETTLING: Final = 1 / 3
@@ -182,10 +182,7 @@ class Overload:
         return max((due for due, _ in self.late_after), default=0.0)
 
     def targets(self, factor: float) -> list[Target]:
-        held = (
-            self.capacity_per_second * AdmissionSettings().max_wait_seconds * HELD_MARGIN
-            + ALWAYS_HELD_REQUESTS
-        )
+        held = self.capacity_per_second * AdmissionSettings().max_wait_seconds * HELD_MARGIN + BURST_REQUESTS
         slower = self.first_token_p50_ms["recovered"] / self.first_token_p50_ms["before"]
         limits = (
             ("neither answered nor refused", self.failed, 0, ""),

@@ -380,7 +380,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-waking-mib", type=_count, default=waking.buffered_bytes // MIB, help="their bodies, in MiB")
     by_size = "their prompts, in tokens, four bytes each"
     add("--max-waking-tokens", type=_count, default=waking.tokens, help=by_size)
-    wait = "reject with 429 when the estimated wait exceeds this"
+    wait = "reject with 429 when the estimated wait exceeds this, and 16 wait, or 4 where it lasts"
     add("--max-wait-seconds", type=_seconds, default=admission.max_wait_seconds, help=wait)
     longest = "reject with 429 a request that has waited this long"
     add("--max-held-seconds", type=_seconds, default=admission.max_held_seconds, help=longest)

@@ -152,8 +152,8 @@ class ModelQueue:
     def serve(self, waiting: WaitingRequest, cost: float) -> None:
         """Take out a request that gets its first worker, and charge its tenant `cost`."""
         self._wishes.pop(waiting, None)
-        place = self._places.pop(waiting)
-        self.service_rate.served(place.cost, self._now())
+        place, now = self._places.pop(waiting), self._now()
+        self.service_rate.served(place.cost, now, waited_seconds=now - waiting.since)
         self._fair.serve(place, cost)
         self._note_if_empty()
 

@@ -2,6 +2,9 @@
 
 Waiting requests are bounded in number and size (`queue_bounds`), and so is their wait: a request that would
 wait too long is rejected at once, with the time after which a retry is worth it (`service_rate`).
+
+Some may wait longer on a fleet that is slow, so that a burst is answered. In a queue that stays as long each
+request is late, and no fewer are refused than with a short one. So fewer may join it; those that wait stay.
 """
 
 import asyncio
@@ -20,8 +23,13 @@ from warmfleet_router.error_responses import overloaded_error, quota_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.tenants import Tenant
 
-ALWAYS_HELD_REQUESTS: Final = 16
-"""So many may wait however slow the fleet is."""
+BURST_REQUESTS: Final = 16
+"""So many may wait however long that takes, unless the queue stands."""
+STANDING_REQUESTS: Final = 4
+"""So many may where it stands: the rate of fewer is too uncertain to refuse a request by it."""
+STANDING_RATIO: Final = 0.5
+"""Of the longest wait: the queue stands while each waits longer than that. Not all of the longest wait, as a
+queue that refusals keep at it serves some a little earlier."""
 
 
 class WaitQueue:
@@ -75,7 +83,8 @@ class WaitQueue:
             case None:
                 pass
         too_long = wait_seconds is not None and wait_seconds > self._settings.max_wait_seconds
-        if too_long and before.requests >= ALWAYS_HELD_REQUESTS:
+        stands = queue.service_rate.stands(self._now(), STANDING_RATIO * self._settings.max_wait_seconds)
+        if too_long and before.requests >= (STANDING_REQUESTS if stands else BURST_REQUESTS):
             self._count("wait", queue, tenant, size, is_retry=is_retry)
             raise overloaded_error(
                 f"every replica of model {queue.model!r} is busy and {before.requests} requests stand before "

@@ -22,6 +22,7 @@ from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.fair_queue import FairQueue
 from warmfleet_router.admission.model_queue import PRIOR_OUTPUT_TOKENS, cost_of
 from warmfleet_router.admission.queue_bounds import Amount, BoundedUsage, Exceeded
+from warmfleet_router.admission.wait_queue import STANDING_REQUESTS
 from warmfleet_router.error_responses import (
     RETRY_AFTER_SECONDS,
     asleep_error,
@@ -33,8 +34,8 @@ from warmfleet_router.tenants import Tenant
 from warmfleet_router.workers.encoders import ENCODING_THREADS
 from warmfleet_router.workers.fleet import WorkerStatus
 
-RELEASED_REQUESTS: Final = 8
-"""Fewer than may wait in the next queue however slow the fleet is."""
+RELEASED_REQUESTS: Final = STANDING_REQUESTS
+"""With fewer before it the next queue refuses no request for its estimated wait."""
 TOKENIZER_SECONDS: Final = 5.0
 """How long requests wait for the tokenizer of a worker that is ready: without it they go by load only."""
 REPORTED_SECONDS: Final = 5.0

@@ -14,7 +14,7 @@ from warmfleet_testing.cluster.installed import Installed, is_ready, tiny_deploy
 NAME = "elastic"
 SEATS = 2
 CLIENTS = 5
-"""More than the seats of one worker, and as many as wait without being refused."""
+"""More than the seats of one worker; fewer wait than `STANDING_REQUESTS`, so that none is refused."""
 SCALING = {
     "mode": "Active",
     "maxReplicas": 2,

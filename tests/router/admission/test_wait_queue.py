@@ -1,6 +1,7 @@
 """The end of a wait: a dispatch, an error or a cancellation, and what each gives back."""
 
 import asyncio
+import contextlib
 from typing import Any, cast
 
 import pytest
@@ -9,10 +10,10 @@ from msgspec.structs import replace
 from warmfleet_contracts.cache.fleet_totals import RefusedRequests
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.dispatch import Dispatch, RequestUsage
-from warmfleet_router.admission.model_queue import ModelQueue
+from warmfleet_router.admission.model_queue import ModelQueue, WaitingRequest
 from warmfleet_router.admission.queue_bounds import AdmissionSettings, Amount
 from warmfleet_router.admission.queued_request import QueuedRequest
-from warmfleet_router.admission.wait_queue import ALWAYS_HELD_REQUESTS, WaitQueue
+from warmfleet_router.admission.wait_queue import BURST_REQUESTS, STANDING_REQUESTS, WaitQueue
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.leases import Lease
@@ -129,11 +130,11 @@ async def test_a_wait_ends_after_its_longest_time() -> None:
 
 
 async def test_a_refusal_counts_by_its_bound_and_its_tokens_only_where_more_workers_would_help() -> None:
-    # given: as many requests as always may wait, none served for 5 seconds, most of the tokens one tenant's
+    # given: as many requests as a burst may have, none served for 5 seconds, most of the tokens one tenant's
     waits = Waits(max_held=Amount(100, 10**6, 10**6))
     large = Tenant(name="large")
     waits.waits.add(waits.queue, replace(waits.request(), tenant=large, prompt_tokens=600_000))
-    for _ in range(ALWAYS_HELD_REQUESTS):
+    for _ in range(BURST_REQUESTS):
         waits.waits.add(waits.queue, waits.request())
     waits.now = 5.0
 
@@ -145,6 +146,69 @@ async def test_a_refusal_counts_by_its_bound_and_its_tokens_only_where_more_work
     assert waits.refused == RefusedRequests(
         wait=1, queue_full=1, tenant_queue=1, retries=3, tokens=10**7 + 30
     )
+
+
+def most_before(waits: Waits, held: list[WaitingRequest]) -> int:
+    """With how many before it a request is still let in: `held`, the last of which leave one by one."""
+    while held:
+        waits.waits.remove(waits.queue, held.pop())
+        with contextlib.suppress(RequestError):
+            return waits.waits.check(waits.queue, ANONYMOUS, 0, Amount(1, 40, 10), is_retry=False).requests
+    return 0
+
+
+def served_one_per_second(waits: Waits, held: list[WaitingRequest], until: float) -> None:
+    while waits.now < until:
+        waits.now += 1.0
+        waits.queue.serve(held.pop(0), 10.0)
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(11, 16), (12, 4)])
+async def test_a_slow_fleet_lets_a_burst_wait_and_fewer_requests_once_its_queue_stands(
+    seconds: float, most: int
+) -> None:
+    """The first request waits one second, and within ten seconds of it the queue does not stand."""
+    waits = Waits()
+    held = [waits.waits.add(waits.queue, waits.request()) for _ in range(BURST_REQUESTS + 20)]
+    served_one_per_second(waits, held, seconds)
+
+    assert most_before(waits, held) == most - 1
+
+
+async def test_a_longer_wait_that_is_allowed_lets_the_same_queue_be_a_burst() -> None:
+    """As with `warmfleet up`, which allows a minute."""
+    waits = Waits(max_wait_seconds=60)
+    held = [waits.waits.add(waits.queue, waits.request()) for _ in range(BURST_REQUESTS + 10)]
+    for _ in range(2):
+        waits.now += 10.0
+        waits.queue.serve(held.pop(0), 10.0)
+
+    assert most_before(waits, held) == BURST_REQUESTS - 1
+
+
+async def test_a_queue_that_stands_lets_any_number_wait_that_is_served_in_time() -> None:
+    waits = Waits()
+    held = [waits.waits.add(waits.queue, waits.request()) for _ in range(40)]
+    while waits.now < 15.0:
+        waits.now += 1.0
+        for _ in range(2):
+            waits.queue.serve(held.pop(0), 10.0)
+
+    assert waits.queue.service_rate.stands(waits.now, 1.5)
+    assert most_before(waits, held) == 6  # three seconds by two per second
+
+
+async def test_requests_that_fit_nowhere_leave_a_queue_in_which_others_are_served_at_once_a_burst() -> None:
+    """Five that need more memory than is free, and one per second that goes before them."""
+    waits = Waits()
+    stuck = [waits.waits.add(waits.queue, waits.request()) for _ in range(STANDING_REQUESTS + 1)]
+    for _ in range(60):
+        waits.now += 1.0
+        waits.queue.serve(waits.waits.add(waits.queue, waits.request()), 10.0)
+
+    before = waits.waits.check(waits.queue, ANONYMOUS, 0, Amount(1, 40, 10), is_retry=False)
+
+    assert before.requests == len(stuck)
 
 
 async def test_a_retry_goes_before_the_fair_order_and_costs_nothing_more() -> None:
