@@ -4,7 +4,7 @@ Three fleets with the policy's defaults and no latency target get a request ever
 - `hot`: one worker, and a hot set of 1.5 times its KV cache;
 - `unique`: one worker, and prompts as long of which no two share a block;
 - `shrunk`: two workers, and a hot set of 0.7 times the KV cache of one. Its policy takes one of them away,
-  after six minutes in place of half an hour, and must not want it back for what it held.
+  after two minutes at the earliest in place of ten, and must not want it back for what it held.
 
 Workers sleep for the modelled time of each step, as in `ramp`.
 """

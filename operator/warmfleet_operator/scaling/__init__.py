@@ -7,7 +7,7 @@
 percentiles), `late_load` (the load at which a latency target was missed), `regret` (capacity misses),
 `chance` (what of a demand few requests explain), `experience` (how far it was seen to move), `outgrown` (what
 was asked for before), `limits` (bounds, rates, what is unsafe), `shrink` (victim, price). `ticks` and
-`windows` carry time from one tick to the next, `policy` holds every parameter.
+`entries` carry time from one tick to the next, `policy` holds every parameter.
 `advice` is what a user sees of decisions, and keeps the number up where nothing acts on them. `decider` runs
 all of it for one fleet, tick after tick.
 

@@ -1,11 +1,16 @@
 """What keeps the number of replicas from the one that signals ask for: bounds, rates, unsafe moments."""
 
-from warmfleet_operator.scaling import experience
+from typing import Final
+
 from warmfleet_operator.scaling.chance import MOST_MEAN_SECONDS
 from warmfleet_operator.scaling.decision import DecisionInputs, LimitingRule
 from warmfleet_operator.scaling.entries import Entries
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.scaling.shrink import SAFETY
+
+WATCHED_WINDOWS: Final = 2
+"""Of stabilization, for which a load is watched before the first shrink: those by whose moments
+`experience.late_percent` bounds the mean. More cost a fleet of too many replicas, and saved no burst."""
 
 
 def growth_limit(policy: AutoscalingPolicy, growths: Entries, replicas: int) -> int:
@@ -43,7 +48,7 @@ def _is_watched(policy: AutoscalingPolicy, inputs: DecisionInputs) -> bool:
     if inputs.observed_seconds < window_seconds:
         return False
     is_idle = inputs.idle_seconds >= window_seconds
-    return is_idle or inputs.watched_seconds >= min(experience.SPANS * window_seconds, MOST_MEAN_SECONDS)
+    return is_idle or inputs.watched_seconds >= min(WATCHED_WINDOWS * window_seconds, MOST_MEAN_SECONDS)
 
 
 def forbids_zero(policy: AutoscalingPolicy, inputs: DecisionInputs) -> LimitingRule:

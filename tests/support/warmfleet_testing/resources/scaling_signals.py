@@ -35,7 +35,7 @@ DECODE_RATE: Final = 1_000.0
 TICK_SECONDS: Final = 2.0
 FULL_MINUTES: Final = 400.0
 """Seconds: longer than a fleet without requests, as `loaded`, must need a shrink. With some: `WATCHED`."""
-WATCHED: Final = 1900.0
+WATCHED: Final = 700.0
 """Seconds: longer than a load has to be watched before the first shrink."""
 POLICY: Final = AutoscalingPolicy.of(AutoscalingSpec.model_validate({"maxReplicas": 20}))
 
