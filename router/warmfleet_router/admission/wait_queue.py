@@ -27,9 +27,6 @@ BURST_REQUESTS: Final = 16
 """So many may wait however long that takes, unless the queue stands."""
 STANDING_REQUESTS: Final = 4
 """So many may where it stands: the rate of fewer is too uncertain to refuse a request by it."""
-STANDING_RATIO: Final = 0.5
-"""Of the longest wait: the queue stands while each waits longer than that. Not all of the longest wait, as a
-queue that refusals keep at it serves some a little earlier."""
 
 
 class WaitQueue:
@@ -83,7 +80,7 @@ class WaitQueue:
             case None:
                 pass
         too_long = wait_seconds is not None and wait_seconds > self._settings.max_wait_seconds
-        stands = queue.service_rate.stands(self._now(), STANDING_RATIO * self._settings.max_wait_seconds)
+        stands = queue.service_rate.stands(self._now(), self._settings.max_wait_seconds)
         if too_long and before.requests >= (STANDING_REQUESTS if stands else BURST_REQUESTS):
             self._count("wait", queue, tenant, size, is_retry=is_retry)
             raise overloaded_error(
