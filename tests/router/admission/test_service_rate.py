@@ -37,6 +37,19 @@ def test_a_new_wait_begins_with_the_rate_of_the_last_one() -> None:
     assert service.rate(1002.0) == 0
 
 
+def test_what_left_an_earlier_queue_is_no_service_of_the_next_one() -> None:
+    service = ServiceRate()
+    service.filled(0.0)
+    for tenth in range(50):
+        service.served(1.0, tenth / 10, waited_seconds=9.0)
+    service.emptied(5.0)
+
+    service.filled(5.5)
+
+    assert service.rate(7.0) == 0
+    assert not service.stands(15.0, 3.0)
+
+
 def standing(service: ServiceRate, *waits: float, until: float) -> bool:
     """Whether a queue that began at 0 stands, if one request was served each second, after these waits."""
     service.filled(0.0)
