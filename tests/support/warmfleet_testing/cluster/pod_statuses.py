@@ -6,6 +6,7 @@ The API server, its controllers and the operator are real; only the kubelet's st
 import json
 import time
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 from warmfleet_contracts.names import COMPONENT_LABEL, INSTANCE_LABEL, ROUTER_COMPONENT
@@ -90,9 +91,12 @@ class PlayedPods:
             )
 
     def serve(self, of: int = 1) -> None:
-        """Every one of all `of` pods is ready."""
-        for number, pod in enumerate(self.wait(of)):
-            address = f"10.244.200.{number + 1}"
+        """Every one of all `of` pods is ready. One that was keeps its address: pods have no order."""
+        pods = self.wait(of)
+        used = {pod["status"]["podIP"] for pod in pods if "podIP" in pod["status"]}
+        free = (address for number in count(1) if (address := f"10.244.200.{number}") not in used)
+        for pod in pods:
+            address = pod["status"].get("podIP") or next(free)
             self._patch(
                 pod,
                 {
