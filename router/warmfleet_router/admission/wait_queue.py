@@ -80,8 +80,7 @@ class WaitQueue:
             case None:
                 pass
         too_long = wait_seconds is not None and wait_seconds > self._settings.max_wait_seconds
-        stands = queue.service_rate.stands(self._now(), self._settings.max_wait_seconds)
-        if too_long and before.requests >= (STANDING_REQUESTS if stands else BURST_REQUESTS):
+        if too_long and before.requests >= self._most_late(queue):
             self._count("wait", queue, tenant, size, is_retry=is_retry)
             raise overloaded_error(
                 f"every replica of model {queue.model!r} is busy and {before.requests} requests stand before "
@@ -135,6 +134,11 @@ class WaitQueue:
         """Take out a request that gets no worker. Idempotent."""
         if queue.remove(waiting):
             self._give_back(waiting)
+
+    def _most_late(self, queue: ModelQueue) -> int:
+        """How many may wait in `queue` although the last of them waits for too long."""
+        stands = queue.service_rate.stands(self._now(), self._settings.max_wait_seconds)
+        return STANDING_REQUESTS if stands else BURST_REQUESTS
 
     def _count(
         self, bound: QueueBound, queue: ModelQueue, tenant: Tenant, size: Amount, *, is_retry: bool

@@ -24,30 +24,21 @@ def test_the_rate_is_what_left_in_the_last_ten_seconds() -> None:
     assert service.seconds(200, 140.0) == pytest.approx(10, rel=0.05)
 
 
-def test_a_new_wait_begins_with_the_rate_of_the_last_one() -> None:
-    service = ServiceRate()
-    service.filled(0.0)
-    for tenth in range(50):
-        service.served(1.0, tenth / 10, waited_seconds=0.0)
-    service.emptied(5.0)
-
-    service.filled(1000.0)
-
-    assert service.rate(1000.5) == pytest.approx(10, rel=0.1)
-    assert service.rate(1002.0) == 0
-
-
-def test_what_left_an_earlier_queue_is_no_service_of_the_next_one() -> None:
+@pytest.mark.parametrize("filled_again", [5.1, 1000.0])
+def test_a_new_wait_begins_with_the_rate_of_the_last_one_whose_service_is_not_its_own(
+    filled_again: float,
+) -> None:
     service = ServiceRate()
     service.filled(0.0)
     for tenth in range(50):
         service.served(1.0, tenth / 10, waited_seconds=9.0)
     service.emptied(5.0)
 
-    service.filled(5.5)
+    service.filled(filled_again)
 
-    assert service.rate(7.0) == 0
-    assert not service.stands(15.0, 3.0)
+    assert service.rate(filled_again + 0.5) == pytest.approx(10, rel=0.1)
+    assert service.rate(filled_again + 2.0) == 0
+    assert not service.stands(filled_again + 10.0, 3.0)
 
 
 def standing(service: ServiceRate, *waits: float, until: float) -> bool:
