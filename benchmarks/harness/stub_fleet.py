@@ -18,7 +18,7 @@ import functools
 import itertools
 import secrets
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -97,6 +97,7 @@ class StubWorker:
         self._seats = Seats(speed.seats)
         self._restarts = 0
         self._admitted: dict[str, int] = {}
+        self._open: Counter[str] = Counter()
         self._plain: list[Progress] = []
         fill = [BlockHash(secrets.token_bytes(16)) for _ in range(blocks)]
         self._resident = ResidentSet(uid, 1, fill)
@@ -183,6 +184,7 @@ class StubWorker:
         submitted = now()
         if not request.stream:
             self._plain.append(progress)
+        self._open[progress.router_id] += 1
         try:
             async with self._seats.taken(sequences):
                 progress.admitted_after_seconds = now() - submitted
@@ -201,6 +203,7 @@ class StubWorker:
                         writer.write((b"" if number else head) + TOKEN_EVENT[is_chat] * sequences)
                         await writer.drain()
         finally:
+            self._open[progress.router_id] -= 1
             if not request.stream:
                 self._plain.remove(progress)
         if request.stream:
@@ -256,6 +259,7 @@ class StubWorker:
                 samples=100,
             ),
             admitted_dispatches=dict(self._admitted),
+            open_dispatches={router: self._open[router] for router in self._admitted},
             plain_answers=plain,
         )
 

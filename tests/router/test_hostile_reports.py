@@ -42,6 +42,7 @@ REPORTS: Final = st.fixed_dictionaries(
     optional={
         **dict.fromkeys(COUNTS, POSSIBLE),
         "admitted_dispatches": st.dictionaries(st.sampled_from(["router", "another"]), NUMBERS),
+        "open_dispatches": st.dictionaries(st.sampled_from(["router", "another"]), POSSIBLE),
         "plain_answers": st.dictionaries(
             st.just("router"), st.lists(st.tuples(st.integers(0, 4), TIMES, TIMES, POSSIBLE), max_size=4)
         ),

@@ -120,6 +120,11 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     fixed_batched_tokens: Count | msgspec.UnsetType = msgspec.UNSET
     """Most tokens of a step, where that is a set number. Absent where the engine takes what it computes in
     its target time, before the first step, and from older workers: it was added to version 2 later."""
+    open_dispatches: (
+        Annotated[dict[RouterId, Count], msgspec.Meta(max_length=MAX_REPORTED_ROUTERS)] | msgspec.UnsetType
+    ) = msgspec.UNSET
+    """Router id -> how many of its dispatches have a sequence that runs or waits in this report; of a router
+    without any there is no entry. Absent from older workers: it was added to version 2 later."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
@@ -200,6 +205,7 @@ def _without_version_2(message: Message) -> dict[str, Any]:
     if load is not None:
         del load["plain_answers"]
         load.pop("fixed_batched_tokens", None)
+        load.pop("open_dispatches", None)
         del load["step_time"]["knee_tokens"]
     return fields
 

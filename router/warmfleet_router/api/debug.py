@@ -175,7 +175,9 @@ def shown_load(load: LoadReport) -> dict[str, object]:
     What it reports per dispatch is for the router alone. It would be most of the answer, which has to stay
     within what the operator reads of one.
     """
-    shown: dict[str, object] = msgspec.to_builtins(replace(load, admitted_dispatches={}, plain_answers={}))
+    shown: dict[str, object] = msgspec.to_builtins(
+        replace(load, admitted_dispatches={}, open_dispatches=msgspec.UNSET, plain_answers={})
+    )
     del shown["admitted_dispatches"], shown["plain_answers"]
     return shown
 

@@ -5,12 +5,16 @@ to which counter of each router it includes: dispatches above that are added to 
 it are in the report already. So nothing is counted twice, and several routers do not all choose the worker
 that looked idle to each of them.
 
+A dispatch ends on the worker and here at two times, and a report may come between. It states how many of each
+router's dispatches it counts: of those that it counts and that have ended here, it counts too much.
+
 If two dispatches arrive in the other order, the admission of the later one hides the earlier one until the
 next report. That error is one request for a few milliseconds.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 import msgspec
@@ -59,7 +63,15 @@ class _Charge:
 class _Ended:
     report: LoadReport
     admitted: int
-    load: EndedLoad = NOTHING_ENDED
+    sums: list[EndedLoad]
+    """What those that it had admitted and that have ended since held: none, the first, the first two, and so
+    on. As many as were open when it came at most."""
+
+    def newest(self, count: int | None) -> EndedLoad:
+        """What the last `count` of them held; None: all."""
+        most = len(self.sums) - 1
+        before = self.sums[most - min(count, most)] if count is not None else NOTHING_ENDED
+        return EndedLoad(self.sums[most].seats - before.seats, self.sums[most].blocks - before.blocks)
 
 
 class OpenDispatches:
@@ -101,12 +113,15 @@ class OpenDispatches:
         ended = self._ended.get(uid)
         # The last report counts it, until the next one.
         if charge is not None and ended is not None and counter <= ended.admitted:
-            ended.load = EndedLoad(ended.load.seats + charge.seats, ended.load.blocks + charge.blocks)
+            before = ended.sums[-1]
+            ended.sums.append(EndedLoad(before.seats + charge.seats, before.blocks + charge.blocks))
         return charge is not None
 
     def reported(self, uid: str, report: LoadReport) -> None:
         """A load report arrived: it includes what ended before, and still counts what ends from now on."""
-        self._ended[uid] = _Ended(report, report.admitted_dispatches.get(self.life_id, 0))
+        self._ended[uid] = _Ended(
+            report, report.admitted_dispatches.get(self.life_id, 0), sums=[NOTHING_ENDED]
+        )
 
     @property
     def count(self) -> int:
@@ -116,11 +131,16 @@ class OpenDispatches:
     def ended(self, uid: str, report: LoadReport) -> EndedLoad:
         """What `report` still counts of dispatches that ended since it arrived.
 
-        A sequence that ended on the worker just before the report, and here just after it, is subtracted
-        twice until the next report.
+        Of those that ended, the first ones had ended on the worker before it, if it counts fewer. Reports of
+        older workers do not state how many they count: of such a one all are taken for counted.
         """
         ended = self._ended.get(uid)
-        return ended.load if ended is not None and ended.report is report else NOTHING_ENDED
+        if ended is None or ended.report is not report:
+            return NOTHING_ENDED
+        if report.open_dispatches is msgspec.UNSET:
+            return ended.newest(None)
+        counted = report.open_dispatches.get(self.life_id, 0)
+        return ended.newest(max(counted - self._admitted_count(uid, ended.admitted), 0))
 
     def unreported(self, uid: str, admitted_dispatches: Mapping[str, int]) -> UnreportedLoad:
         """Charges of `uid` that a report with these `admitted_dispatches` does not include."""
@@ -136,6 +156,12 @@ class OpenDispatches:
             seats += charge.seats
             blocks += charge.blocks
         return UnreportedLoad(tokens=tokens, seats=seats, blocks=blocks)
+
+    def _admitted_count(self, uid: str, admitted: int) -> int:
+        """Open dispatches to `uid` up to that counter."""
+        charges = self._charges.get(uid, {})
+        newer = sum(1 for _ in takewhile(lambda counter: counter > admitted, reversed(charges)))
+        return len(charges) - newer
 
     def open_count(self, uid: str) -> int:
         """Dispatches to `uid` that have not ended."""

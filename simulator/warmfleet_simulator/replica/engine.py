@@ -20,6 +20,7 @@ import msgspec
 from warmfleet_contracts.cache.blocks import BlockHash, CacheIdentity
 from warmfleet_simulator.replica.settings import ReplicaSettings
 from warmfleet_simulator.step_times import ModelledBudget
+from warmfleet_worker.engine.admitted_dispatches import Dispatch
 from warmfleet_worker.engine.batch import ChunkResult
 from warmfleet_worker.engine.messages import SequenceUpdate, StepReport
 from warmfleet_worker.engine.reporter import Reporter
@@ -106,6 +107,7 @@ class SimulatedEngine:
                 uses_cache=True,
                 arrival=self._arrivals,
                 prompt_tokens=len(prompt),
+                dispatch=Dispatch(router_id, dispatch),
             )
         )
 

@@ -112,6 +112,11 @@ VERSION_2 = {
     "load frame of a worker with a set size of steps": msgspec.structs.replace(
         VERSION_1["load frame"], v=2, load=msgspec.structs.replace(LOAD_2, fixed_batched_tokens=2048)
     ),
+    "load frame with open dispatches": msgspec.structs.replace(
+        VERSION_1["load frame"],
+        v=2,
+        load=msgspec.structs.replace(LOAD_2, open_dispatches={"router-a": 3, "router-b": 1}),
+    ),
     "empty frame": msgspec.structs.replace(VERSION_1["empty frame"], v=2, start=START),
 }
 MESSAGES = {1: VERSION_1, 2: VERSION_2}
@@ -149,6 +154,7 @@ def test_every_phase_of_a_start_is_recorded():
 WITHOUT_VERSION_2 = {
     "hello of an exact engine": "hello with a model digest",
     "load frame of a worker with a set size of steps": "load frame",
+    "load frame with open dispatches": "load frame",
 }
 
 
@@ -220,6 +226,7 @@ def test_a_frame_with_an_unknown_version_or_a_wrong_field_is_refused(changes):
 
 MOST_REPORTED = {
     "admitted_dispatches": {f"{number:0{MAX_ROUTER_ID_CHARS}}": 1 for number in range(MAX_REPORTED_ROUTERS)},
+    "open_dispatches": {f"{number:0{MAX_ROUTER_ID_CHARS}}": 1 for number in range(MAX_REPORTED_ROUTERS)},
     "plain_answers": {"r" * MAX_ROUTER_ID_CHARS: [PlainAnswer(1, 0.0, 0.0, 1)] * MAX_REPORTED_ANSWERS},
 }
 
@@ -236,11 +243,21 @@ def test_a_report_may_name_as_many_routers_and_answers_as_a_fleet_can_have(name)
     [
         ("admitted_dispatches", {str(number): 1 for number in range(MAX_REPORTED_ROUTERS + 1)}),
         ("admitted_dispatches", {"r" * (MAX_ROUTER_ID_CHARS + 1): 1}),
+        ("open_dispatches", {str(number): 1 for number in range(MAX_REPORTED_ROUTERS + 1)}),
+        ("open_dispatches", {"r" * (MAX_ROUTER_ID_CHARS + 1): 1}),
         ("plain_answers", {str(number): [] for number in range(MAX_REPORTED_ROUTERS + 1)}),
         ("plain_answers", {"r" * (MAX_ROUTER_ID_CHARS + 1): []}),
         ("plain_answers", {"r": [PlainAnswer(1, 0.0, 0.0, 1)] * (MAX_REPORTED_ANSWERS + 1)}),
     ],
-    ids=["routers", "id", "routers with answers", "id with answers", "answers"],
+    ids=[
+        "routers",
+        "id",
+        "routers with open",
+        "id with open",
+        "routers with answers",
+        "id with answers",
+        "answers",
+    ],
 )
 def test_a_report_of_more_routers_or_answers_than_a_fleet_can_have_is_malformed(name, value):
     frame = Frame(epoch="e", seq=0, load=LoadReport(**{name: value}))

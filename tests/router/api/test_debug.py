@@ -57,6 +57,7 @@ async def test_the_load_of_a_worker_is_shown_without_what_it_reports_per_dispatc
     (endpoint,) = fleet["endpoints"]
     assert endpoint["load"].keys() == set(LoadReport.__struct_fields__) - {
         "admitted_dispatches",
+        "open_dispatches",
         "plain_answers",
         "fixed_batched_tokens",  # the stub reports none
     }
@@ -79,7 +80,11 @@ def test_the_largest_hello_and_load_that_are_accepted_make_a_short_answer() -> N
     verify_hello(hello, ENDPOINT, b"")
     routers = {f"{number:\0>{MAX_ROUTER_ID_CHARS}}": 2**64 - 1 for number in range(MAX_REPORTED_ROUTERS)}
     answers = [PlainAnswer(2**64 - 1, 1e308, 1e308, MAX_COUNT)] * MAX_REPORTED_ANSWERS
-    load = LoadReport(admitted_dispatches=routers, plain_answers=dict.fromkeys(list(routers)[:8], answers))
+    load = LoadReport(
+        admitted_dispatches=routers,
+        open_dispatches=dict.fromkeys(routers, MAX_COUNT),
+        plain_answers=dict.fromkeys(list(routers)[:8], answers),
+    )
     frame = decode_message(encode_message(Frame(epoch="e", seq=0, load=load))[4:])
     assert isinstance(frame, Frame)
     assert frame.load is not None

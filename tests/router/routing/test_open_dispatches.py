@@ -1,7 +1,10 @@
 """Nothing is counted twice: a dispatch is in the report or on top of it."""
 
+import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from warmfleet_contracts.cache.kv_events import LoadReport
 from warmfleet_router.routing.open_dispatches import (
@@ -100,3 +103,123 @@ def test_what_ended_is_taken_off_the_report_that_still_counts_it():
     assert before == EndedLoad()
     assert dispatches.ended("worker-0", report) == EndedLoad(seats=2, blocks=5)
     assert dispatches.ended("worker-0", LoadReport()) == EndedLoad()
+
+
+def reported(dispatches, admitted, counted=None):
+    """A report that has come: up to which dispatch it goes, and how many it counts, if it states that."""
+    stated = msgspec.UNSET if counted is None else {"router-a": counted, "router-b": 9}
+    report = LoadReport(admitted_dispatches={"router-a": admitted}, open_dispatches=stated)
+    dispatches.reported("worker-0", report)
+    return report
+
+
+@pytest.mark.parametrize(
+    ("counted", "taken_off"),
+    [
+        (None, EndedLoad(seats=6, blocks=14)),
+        (3, EndedLoad(seats=6, blocks=14)),
+        (2, EndedLoad(seats=4, blocks=9)),
+        (1, EndedLoad()),
+        (0, EndedLoad()),
+        (9, EndedLoad(seats=6, blocks=14)),
+    ],
+    ids=[
+        "by an older worker",
+        "both counted",
+        "one had ended",
+        "both had ended",
+        "all had",
+        "more than sent",
+    ],
+)
+def test_what_had_ended_on_the_worker_before_the_report_is_not_taken_off_it_again(counted, taken_off):
+    dispatches = OpenDispatches("router-a")
+    first = dispatches.open("worker-0", uncached_tokens=1, seats=2, blocks=5)
+    second = dispatches.open("worker-0", uncached_tokens=1, seats=4, blocks=9)
+    third = dispatches.open("worker-0", uncached_tokens=1, seats=1, blocks=1)
+    report = reported(dispatches, third, counted)
+
+    dispatches.close("worker-0", first)
+    dispatches.close("worker-0", second)
+
+    assert dispatches.ended("worker-0", report) == taken_off
+
+
+def test_a_report_without_a_router_counts_none_of_its_dispatches():
+    dispatches = OpenDispatches("router-a")
+    counter = dispatches.open("worker-0", uncached_tokens=1, seats=2, blocks=5)
+    report = LoadReport(admitted_dispatches={"router-a": counter}, open_dispatches={"router-b": 4})
+    dispatches.reported("worker-0", report)
+
+    dispatches.close("worker-0", counter)
+
+    assert dispatches.ended("worker-0", report) == EndedLoad()
+
+
+class ReportedFleet(RuleBasedStateMachine):
+    """One router, one worker, and reports that take their time; dispatches end on the worker first."""
+
+    def __init__(self):
+        super().__init__()
+        self.dispatches = OpenDispatches("router-a")
+        self.sent = []
+        self.here = set()
+        self.on_worker = set()
+        self.admitted = 0
+        self.under_way = []
+        self.report = None
+
+    @rule()
+    def send(self):
+        counter = self.dispatches.open("worker-0", uncached_tokens=0)
+        self.here.add(counter)
+        self.sent.append(counter)
+
+    @precondition(lambda self: self.sent)
+    @rule()
+    def arrive(self):
+        self.admitted = self.sent.pop(0)
+        self.on_worker.add(self.admitted)
+
+    @precondition(lambda self: self.on_worker)
+    @rule(data=st.data())
+    def end_on_worker(self, data):
+        self.on_worker.remove(data.draw(st.sampled_from(sorted(self.on_worker))))
+
+    @precondition(lambda self: self.here - self.on_worker - set(self.sent))
+    @rule(data=st.data())
+    def end_here(self, data):
+        ended = data.draw(st.sampled_from(sorted(self.here - self.on_worker - set(self.sent))))
+        self.here.remove(ended)
+        self.dispatches.close("worker-0", ended)
+
+    @rule()
+    def state(self):
+        running = len(self.on_worker)
+        report = LoadReport(
+            running_sequences=running,
+            admitted_dispatches={"router-a": self.admitted},
+            open_dispatches={"router-a": running} if running else {},
+        )
+        self.under_way.append(report)
+
+    @precondition(lambda self: self.under_way)
+    @rule()
+    def learn(self):
+        self.report = self.under_way.pop(0)
+        self.dispatches.reported("worker-0", self.report)
+
+    @invariant()
+    def knows_each_that_is_there_or_on_its_way(self):
+        if self.report is None:
+            return
+        unreported = self.dispatches.unreported("worker-0", self.report.admitted_dispatches).seats
+        ended = self.dispatches.ended("worker-0", self.report).seats
+        known = self.report.running_sequences - ended + unreported
+
+        assert known >= len(self.on_worker) + len(self.sent)
+        assert known <= self.report.running_sequences + unreported
+
+
+TestReportedFleet = ReportedFleet.TestCase
+TestReportedFleet.settings = settings(max_examples=100, stateful_step_count=40)

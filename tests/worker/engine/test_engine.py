@@ -355,6 +355,32 @@ def test_the_highest_dispatch_of_each_router_is_reported_for_a_bounded_number_of
     assert "b" in known
 
 
+def test_a_dispatch_is_open_while_a_sequence_of_it_runs_or_waits():
+    driver = EngineDriver(max_running_sequences=2)
+    for sequence_id, (router_id, dispatch) in enumerate([("a", 1), ("a", 1), ("a", 2), ("b", 1), ("", 0)]):
+        driver.engine.add(message(sequence_id, [1, 2], router_id=router_id, dispatch=dispatch))
+
+    def known():
+        load = driver.engine.report().load
+        return load.running_sequences, load.waiting_sequences, load.open_dispatches
+
+    before = known()
+    driver.engine.abort(1)
+    one_left = known()
+    driver.engine.abort(0)
+    ended = known()
+    driver.engine.step()
+    running = known()
+    for sequence_id in (2, 3, 4):
+        driver.engine.abort(sequence_id)
+
+    assert before == (0, 5, {"a": 2, "b": 1})
+    assert one_left == (0, 4, {"a": 2, "b": 1})
+    assert ended == (0, 3, {"a": 1, "b": 1})
+    assert running == (2, 1, {"a": 1, "b": 1})
+    assert known() == (0, 0, {})
+
+
 def test_a_refused_sequence_counts_as_admitted_dispatch_too():
     driver = EngineDriver()
     driver.engine.add(message(1, [], router_id="a", dispatch=9))

@@ -145,6 +145,7 @@ async def test_load_has_what_runs_waits_and_is_queued():
         await server.until(lambda: server.load.waiting_sequences == 2)
         assert server.load.queued_uncached_tokens == 150
         assert server.load.admitted_dispatches == {"router-0": 17}
+        assert server.load.open_dispatches == {"router-0": 1}
         await asyncio.sleep(0.01)
 
         vllm.step()
@@ -163,6 +164,7 @@ async def test_load_has_what_runs_waits_and_is_queued():
         await server.ended(1, 2)
         assert (server.load.pinned_blocks, server.load.cached_blocks) == (0, 4)
         assert (server.load.running_sequences, server.load.context_tokens) == (0, 0)
+        assert server.load.open_dispatches == {}
 
 
 async def test_an_abort_ends_the_sequence_in_vllm():

@@ -16,6 +16,7 @@ import structlog
 
 from warmfleet_contracts.cache.blocks import BlockHash, CacheIdentity, prefix_caching_supported
 from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_worker.engine.admitted_dispatches import Dispatch
 from warmfleet_worker.engine.batch import Chunk, StepBatch, StepInFlight
 from warmfleet_worker.engine.hit_verifier import VERIFICATION_ID, HitVerifier
 from warmfleet_worker.engine.messages import AddSequences, SequenceUpdate, StepReport, unpacked_tokens
@@ -190,6 +191,7 @@ class Engine:
         self._cache.extend_hashes(hashes, root, prompt)
         counts = TokenCounts(prompt) if message.sampling.has_penalty else None
         matched_blocks = 0
+        dispatch = Dispatch(message.router_id, message.dispatch)
         ago = message.unused_seconds
         evicts_unused_since = -math.inf if ago is None else self._pool.clock() - ago
         for new in message.sequences:
@@ -211,6 +213,7 @@ class Engine:
                 prompt_tokens=len(prompt),
                 may_read_cache=message.may_read_cache,
                 priority=IDLE_PRIORITY if message.is_idle else message.priority,
+                dispatch=dispatch,
                 token_counts=None if counts is None else counts.copy(),
                 matched_blocks=matched_blocks,
                 evicts_unused_since=evicts_unused_since,

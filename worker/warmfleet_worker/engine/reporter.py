@@ -82,12 +82,14 @@ class Reporter:
         # Idle sequences keep no client waiting, and give their blocks to the first one that comes.
         waiting = [sequence for sequence in self._scheduler.waiting if not sequence.is_idle]
         queued_tokens = sum(sequence.uncached_tokens for sequence in waiting)
+        dispatches = [sequence.dispatch for sequence in waiting]
         running_sequences = context_tokens = idle_blocks = 0
         for sequence in self._scheduler.running:
             if sequence.is_idle:
                 idle_blocks += sequence.taken_blocks
                 continue
             running_sequences += 1
+            dispatches.append(sequence.dispatch)
             context_tokens += sequence.computed_tokens
             if not sequence.is_decoding:
                 queued_tokens += sequence.uncomputed_tokens
@@ -104,4 +106,5 @@ class Reporter:
             admitted_dispatches=self.dispatches.by_router(),
             draining=self._draining,
             fixed_batched_tokens=self._fixed_batched_tokens,
+            open_dispatches=self.dispatches.open_by_router(dispatches),
         )

@@ -8,6 +8,7 @@ from typing import Final
 
 from warmfleet_contracts.cache.blocks import BlockHash
 from warmfleet_contracts.cache.worker_api import LOWEST_PRIORITY
+from warmfleet_worker.engine.admitted_dispatches import NO_DISPATCH, Dispatch
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.sequence_tokens import SequenceTokens
 from warmfleet_worker.engine.token_counts import TokenCounts
@@ -48,6 +49,8 @@ class Sequence:
     """False while every position of the prompt must be computed."""
     priority: int = 0
     """Lower is better."""
+    dispatch: Dispatch = NO_DISPATCH
+    """What it came with."""
     shares_block_hashes: bool = False
     """Whether other sequences of its prompt have the same list of `block_hashes`."""
     state: SequenceState = SequenceState.WAITING

@@ -93,4 +93,5 @@ class LoadTracker:
             admitted_dispatches=self.dispatches.by_router(),
             draining=self._draining,
             fixed_batched_tokens=self._fixed_batched_tokens,
+            open_dispatches=self.dispatches.open_by_router(sequence.dispatch for sequence in requested),
         )

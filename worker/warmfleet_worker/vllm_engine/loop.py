@@ -16,6 +16,7 @@ from warmfleet_contracts.cache.blocks import (
 )
 from warmfleet_contracts.cache.kv_events import IDLE_HEARTBEAT_SECONDS
 from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_worker.engine.admitted_dispatches import Dispatch
 from warmfleet_worker.engine.messages import (
     AbortSequence,
     AddSequences,
@@ -233,6 +234,7 @@ class EngineLoop:
             last_block=hashes[-1] if hashes else b"",
             priority=priority,
             arrival=self._arrivals,
+            dispatch=Dispatch(message.router_id, message.dispatch),
             is_idle=message.is_idle,
             wants_tokens=wants_tokens(message.sampling),
             logprobs=message.sampling.logprobs,

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from warmfleet_worker.engine.admitted_dispatches import NO_DISPATCH, Dispatch
 from warmfleet_worker.engine.step_time import StepShape
 
 
@@ -18,6 +19,8 @@ class LiveSequence:
     """Hash of the prompt's last full block."""
     priority: int
     arrival: int
+    dispatch: Dispatch = NO_DISPATCH
+    """What it came with."""
     is_idle: bool = False
     """No client waits for it."""
     wants_tokens: bool = True

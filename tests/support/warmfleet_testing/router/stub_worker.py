@@ -9,6 +9,7 @@ import asyncio
 import json
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
@@ -113,6 +114,8 @@ class StubWorker:
         self._seated: set[int] = set()
         self.queued_tokens = 0
         self.admitted: dict[str, int] = {}
+        self.open: Counter[str] = Counter()
+        """Running ones of each router."""
         self.open_prewarms = 0
         """Requests for prefixes that are not answered."""
         self.ended = False
@@ -136,6 +139,7 @@ class StubWorker:
                 samples=100,
             ),
             admitted_dispatches=dict(self.admitted),
+            open_dispatches=dict(self.open),
             plain_answers={router: list(those.values()) for router, those in self._plain_answers.items()},
         )
 
@@ -240,6 +244,7 @@ class StubWorker:
         router, dispatch = _dispatch_of(request.headers)
         self.admitted[router] = max(self.admitted.get(router, 0), dispatch)
         self.running += 1
+        self.open[router] += 1
         self.held += is_held
         self._seated.add(id(request))
         self.peak_running = max(self.peak_running, len(self._seated))
@@ -250,6 +255,7 @@ class StubWorker:
             raise
         finally:
             self.running -= 1
+            self.open[router] -= 1
             self.held -= is_held
             self._seated.discard(id(request))
             self.publish()
