@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from warmfleet_cli.autoscaled import read_autoscaled
 from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.output import OutputFormat, OutputOption, print_json
 from warmfleet_cli.simulate_bars import SimulationBars
@@ -13,12 +14,14 @@ from warmfleet_cli.simulate_timeline import render_timeline
 from warmfleet_runtime.processors import usable_cores
 
 if TYPE_CHECKING:
+    from warmfleet_simulator.comparison import DeploymentPolicy
     from warmfleet_simulator.report import Report
     from warmfleet_simulator.scaling.objective import Objective
     from warmfleet_simulator.traces.traffic import Traffic
 
 MAX_REPLICAS: Final = 1024
 """Most endpoints that one router serves."""
+DEFAULT_REPLICAS: Final = 16
 DEFAULT_GPU: Final = "H100"
 DEFAULT_MODEL: Final = "Llama-3.1-8B"
 
@@ -37,7 +40,14 @@ def simulate(
             "their defaults.",
         ),
     ] = "",
-    replicas: Annotated[int, typer.Option(min=1, max=MAX_REPLICAS, help="Size of the fleet.")] = 16,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MAX_REPLICAS,
+            help=f"Size of the fleet, at first. Default: {DEFAULT_REPLICAS}, or the deployment's of --file.",
+        ),
+    ] = None,
     routing: Annotated[
         str,
         typer.Option(
@@ -53,6 +63,15 @@ def simulate(
             "setting, as KvUtilization:60 (docs/reference/simulator.md). All but Fixed need --slo.",
         ),
     ] = "Fixed",
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            "-f",
+            help="ModelDeployment whose spec.autoscaling the operator's policy has, in place of all defaults "
+            "and the objective as latency targets.",
+        ),
+    ] = None,
     slo: Annotated[
         Path | None, typer.Option(help="File of service level objectives, as examples/slo.yaml.")
     ] = None,
@@ -125,6 +144,7 @@ def simulate(
             advice="--slo examples/slo.yaml --workload conversation",
             exit_code=ExitCode.USAGE,
         )
+    own = _deployment_policy(file, is_operator=compare or policy == comparison.OPERATOR)
     traffic = _traffic(trace, generate, objective)
     routings = comparison.named_routings(routing)
     if svg is not None and len(routings) > 1:
@@ -141,13 +161,18 @@ def simulate(
         ),
     )
     settings = SimulationSettings(
-        replica=choice.settings(), replicas=replicas, routing=routings[0], seed=seed, objective=objective
+        replica=choice.settings(),
+        replicas=replicas or (own.first_replicas if own is not None and not compare else DEFAULT_REPLICAS),
+        routing=routings[0],
+        seed=seed,
+        objective=objective,
     )
     record: dict[str, Any] = {
         "traffic": traffic.name,
         "gpu": choice.gpu,
         "model": choice.model,
         "replica": settings.replica,
+        "deployment": own.deployment if own is not None else None,
     }
     jobs = jobs or usable_cores()
     jobs = jobs if compare else min(jobs, len(routings))
@@ -157,10 +182,10 @@ def simulate(
         open_runs(traffic, jobs=jobs, watcher=bars) as runs,
     ):
         if compare and objective is not None:
-            compared = compare_scaling(runs, settings, objective)
+            compared = compare_scaling(runs, settings, objective, own)
             record["comparison"] = compared
         else:
-            settings = comparison.with_policy(settings, policy, objective)
+            settings = comparison.with_policy(settings, policy, objective, own)
             reports = [done.report for done in comparison.compare_routings(runs, routings, settings)]
             record["reports"] = reports
     if svg is not None:
@@ -181,6 +206,28 @@ def _write(path: Path, document: str) -> None:
         path.write_text(document, encoding="utf-8")
     except OSError as error:
         raise CliError(f"{path}: {error.strerror}") from error
+
+
+def _deployment_policy(file: Path | None, *, is_operator: bool) -> "DeploymentPolicy | None":
+    """The policy of a manifest, if one is given.
+
+    Raises:
+        ManifestError: the file is no ModelDeployment.
+        CliError: it has no `spec.autoscaling`, or the policy is not the operator's.
+        PolicyError: it cannot be simulated.
+    """
+    from warmfleet_simulator.comparison import DeploymentPolicy  # noqa: PLC0415
+
+    if file is None:
+        return None
+    if not is_operator:
+        raise CliError(
+            "a deployment's spec.autoscaling is the operator's policy",
+            advice="--policy Operator, or --compare",
+            exit_code=ExitCode.USAGE,
+        )
+    deployment, spec = read_autoscaled(file)
+    return DeploymentPolicy(deployment.metadata.name, spec, deployment.spec.replicas)
 
 
 def _traffic(trace: Path | None, generate: str, objective: "Objective | None") -> "Traffic":

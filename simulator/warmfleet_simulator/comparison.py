@@ -10,8 +10,10 @@ import msgspec
 
 from warmfleet_contracts.cache.kv_events import StepTimeFit
 from warmfleet_contracts.decoding import UNDECODABLE
+from warmfleet_contracts.resources.autoscaling_spec import AutoscalingSpec
+from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_simulator.autoscalers.catalog import check_setting, make_autoscaler, parse_setting
-from warmfleet_simulator.errors import SettingError, SimulationError
+from warmfleet_simulator.errors import PolicyError, SettingError, SimulationError
 from warmfleet_simulator.hardware import replica_settings
 from warmfleet_simulator.parallel_runs import Run, Runs, single
 from warmfleet_simulator.replica.settings import ReplicaSettings
@@ -62,6 +64,27 @@ class ReplicaChoice:
         return replace(chosen, seats=self.seats, target_step_milliseconds=self.target_step_milliseconds)
 
 
+@dataclass(frozen=True, slots=True)
+class DeploymentPolicy:
+    """The `spec.autoscaling` of a deployment: the operator's policy as its user has set it."""
+
+    deployment: str
+    """Its name."""
+    spec: AutoscalingSpec
+    first_replicas: int
+    """`spec.replicas`; the policy's bounds hold."""
+
+    def __post_init__(self) -> None:
+        if not self.spec.min_replicas:
+            raise PolicyError(
+                f"{self.deployment}: spec.autoscaling.minReplicas 0: a simulated fleet does not sleep; give 1"
+            )
+
+    def bounded(self, replicas: int) -> int:
+        """So many replicas, within its bounds."""
+        return min(max(replicas, self.spec.min_replicas), self.spec.max_replicas)
+
+
 def named_routings(names: str) -> Sequence[str]:
     """The ways to route of a comma-separated list, or all of them.
 
@@ -86,13 +109,23 @@ def compare_routings(runs: Runs, routings: Sequence[str], settings: SimulationSe
     return runs.complete([single(Run(name, replace(settings, routing=name))) for name in routings])
 
 
-def operator_autoscaler(objective: Objective) -> Callable[[], Autoscaler]:
-    """Makes the operator's policy with its defaults and the objective as latency targets."""
-    return partial(OperatorAutoscaler, objective.policy(max_replicas=MAX_REPLICAS))
+def operator_autoscaler(
+    objective: Objective, own: DeploymentPolicy | None = None
+) -> Callable[[], Autoscaler]:
+    """Makes the operator's policy: `own`, or all defaults and the objective as latency targets."""
+    policy = objective.policy(max_replicas=MAX_REPLICAS) if own is None else AutoscalingPolicy.of(own.spec)
+    return partial(OperatorAutoscaler, policy)
 
 
-def with_policy(settings: SimulationSettings, policy: str, objective: Objective | None) -> SimulationSettings:
+def with_policy(
+    settings: SimulationSettings,
+    policy: str,
+    objective: Objective | None,
+    own: DeploymentPolicy | None = None,
+) -> SimulationSettings:
     """`settings` with the policy of `Fixed`, `Fixed:8`, `Operator`, or as `KvUtilization:60` another's.
+
+    With a deployment's `own` the operator's policy is that, and the first replicas are within its bounds.
 
     Raises:
         SimulationError: there is no such policy or setting, or it needs an objective.
@@ -103,7 +136,9 @@ def with_policy(settings: SimulationSettings, policy: str, objective: Objective 
     if objective is None:
         raise SimulationError(f"{policy} needs an objective")
     if policy == OPERATOR:
-        autoscaler = operator_autoscaler(objective)
+        autoscaler = operator_autoscaler(objective, own)
+        if own is not None:
+            settings = replace(settings, replicas=own.bounded(settings.replicas))
     else:
         setting = parse_setting(text)
         check_setting(name, setting)

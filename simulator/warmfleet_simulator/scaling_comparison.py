@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from warmfleet_simulator.autoscalers.catalog import AUTOSCALERS, setting_text
-from warmfleet_simulator.comparison import FIXED, OPERATOR, with_policy
+from warmfleet_simulator.comparison import FIXED, OPERATOR, DeploymentPolicy, with_policy
 from warmfleet_simulator.errors import SimulationError
 from warmfleet_simulator.grid_search import Grid, GridRow, best_setting
 from warmfleet_simulator.parallel_runs import Run, Runs, Work, single
@@ -33,7 +33,7 @@ class PolicyResult(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     setting: str
-    """Empty for the operator's policy, which has its defaults."""
+    """Of the operator's policy the deployment that it is of; empty where it has its defaults."""
     report: Report
     grid: Sequence[GridRow]
     """All settings, from that which keeps the fewest replicas; empty for the operator's policy."""
@@ -75,8 +75,10 @@ class ScalingComparison:
         ]
 
 
-def compare_scaling(runs: Runs, settings: SimulationSettings, objective: Objective) -> ScalingComparison:
-    """Fleets of `settings.replicas` and fewer, fixed, then all policies.
+def compare_scaling(
+    runs: Runs, settings: SimulationSettings, objective: Objective, own: DeploymentPolicy | None = None
+) -> ScalingComparison:
+    """Fleets of `settings.replicas` and fewer, fixed, then all policies. `own`: the operator's, if given.
 
     Raises:
         TraceError: a line of the trace.
@@ -105,7 +107,7 @@ def compare_scaling(runs: Runs, settings: SimulationSettings, objective: Objecti
     )
     capacity = peak_requests_per_second(met[peak], objective) / peak
     runs.plan(1 + settings_to_try)
-    operator = _operator(with_policy(begin, OPERATOR, objective))
+    operator = _operator(with_policy(begin, OPERATOR, objective, own), own.deployment if own else "")
     others = [
         _searched(
             name,
@@ -149,9 +151,9 @@ def _fixed_fleets(runs: Runs, settings: SimulationSettings, objective: Objective
     return fleets
 
 
-def _operator(settings: SimulationSettings) -> Work[PolicyResult]:
+def _operator(settings: SimulationSettings, deployment: str) -> Work[PolicyResult]:
     simulated = yield Run(OPERATOR, settings)
-    return PolicyResult(name=OPERATOR, setting="", report=simulated.report, grid=[])
+    return PolicyResult(name=OPERATOR, setting=deployment, report=simulated.report, grid=[])
 
 
 def _searched(

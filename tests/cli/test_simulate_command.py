@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -250,6 +251,107 @@ def test_the_changes_of_a_fleet_stand_below_it_with_their_reasons(busy: Path, sl
         f"0:{at // 60:02}:{at % 60:02}  1 to {first['to_replicas']}    latency above target  "
     )
     assert "more, in --output json" not in text
+
+
+AUTOSCALED = """
+apiVersion: warmfleet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: chat}
+spec:
+  model: {source: {catalog: {name: smollm2-135m-instruct}}}
+  kvCache: {size: 512Mi}
+"""
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Callable[..., str]:
+    """Writes a manifest with `spec.autoscaling` as given; the file's name."""
+
+    def write(autoscaling: str, *, replicas: int = 1) -> str:
+        path = tmp_path / "deployment.yaml"
+        path.write_text(f"{AUTOSCALED}  replicas: {replicas}\n  autoscaling: {autoscaling}\n")
+        return str(path)
+
+    return write
+
+
+def test_a_deployments_policy_with_the_defaults_decides_as_they_do(
+    busy: Path, slo: Path, deployment: Callable[..., str]
+) -> None:
+    targets = {"firstToken": 2000, "betweenTokens": 150}
+    latency = ", ".join(
+        f"{name}: {{percentile: 97, targetMilliseconds: {most}}}" for name, most in targets.items()
+    )
+    file = deployment(f"{{maxReplicas: 1000, latency: {{{latency}}}}}")
+    arguments = ("--trace", str(busy), "--slo", str(slo), "--policy", "Operator", "-o", "json")
+
+    by_defaults = json.loads(run(*arguments, "--replicas", "1").stdout)
+    by_file = json.loads(run(*arguments, "--file", file).stdout)
+
+    assert by_defaults["reports"][0]["changes"]
+    assert by_file["reports"][0]["changes"] == by_defaults["reports"][0]["changes"]
+    assert (by_defaults["deployment"], by_file["deployment"]) == (None, "chat")
+
+
+@pytest.mark.parametrize(
+    ("replicas", "given", "first"),
+    [(1, (), 2), (3, (), 3), (1, ("--replicas", "3"), 3), (1, ("--replicas", "9"), 3)],
+    ids=["its least", "its own", "as asked for", "its most"],
+)
+def test_a_deployments_policy_keeps_its_bounds(
+    busy: Path, slo: Path, deployment: Callable[..., str], replicas: int, given: tuple[str, ...], first: int
+) -> None:
+    file = deployment("{minReplicas: 2, maxReplicas: 3}", replicas=replicas)
+
+    result = run(
+        "--trace", str(busy), "--slo", str(slo), "--policy", "Operator", "-f", file, "-o", "json", *given
+    )  # fmt: skip
+
+    (report,) = json.loads(result.stdout)["reports"]
+    sizes = [pending + ready for _, pending, ready, _ in report["timeline"]]
+    assert sizes[0] == first
+    assert 2 <= min(sizes) <= max(sizes) <= 3
+
+
+def test_a_deployments_policy_stands_beside_the_others_by_its_name(
+    trace: Path, slo: Path, deployment: Callable[..., str]
+) -> None:
+    trace.write_text("".join(trace.read_text().splitlines(keepends=True)[:24]))
+    file = deployment("{minReplicas: 2, maxReplicas: 3}")
+
+    result = run("--trace", str(trace), "--slo", str(slo), "--compare", "--replicas", "2", "-f", file)
+
+    (row,) = [line for line in result.stdout.splitlines() if line.startswith("Operator:")]
+    assert row.split()[0] == "Operator:chat"
+    assert "Operator reaches 97 %" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("autoscaling", "arguments", "code", "stated"),
+    [
+        ("{maxReplicas: 3}", (), ExitCode.USAGE, "is the operator's policy"),
+        ("{maxReplicas: 3}", ("--policy", "KvUtilization:60"), ExitCode.USAGE, "is the operator's policy"),
+        ("null", ("--policy", "Operator"), ExitCode.USAGE, "deployment.yaml has no spec.autoscaling"),
+        ("{minReplicas: 0, maxReplicas: 3}", ("--policy", "Operator"), ExitCode.FAILED, "chat: spec.autos"),
+        ("{minReplicas: 4, maxReplicas: 3}", ("--policy", "Operator"), ExitCode.MANIFEST, "minReplicas"),
+        ("{maxReplicas: 3}", ("--policy", "Operator", "-f", "absent.yaml"), ExitCode.MANIFEST, "absent.yaml"),
+    ],
+    ids=["fixed", "another's", "none", "sleeping", "contradictory", "absent"],
+)
+def test_a_policy_that_cannot_be_simulated_is_refused(
+    trace: Path,
+    slo: Path,
+    deployment: Callable[..., str],
+    autoscaling: str,
+    arguments: tuple[str, ...],
+    code: ExitCode,
+    stated: str,
+) -> None:
+    result = run("--trace", str(trace), "--slo", str(slo), "-f", deployment(autoscaling), *arguments)
+
+    assert result.exit_code == code
+    assert stated in result.stderr
+    assert result.stdout == ""
 
 
 def test_of_several_fleets_each_has_its_changes_up_to_a_number(

@@ -11,7 +11,7 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
-from warmfleet_cli.errors import CliError, ExitCode
+from warmfleet_cli.autoscaled import read_autoscaled
 from warmfleet_cli.local.state import FleetState, choose_fleet
 from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json, printable
 from warmfleet_cli.router_client import ApiKey, Url, router_client, router_url
@@ -20,7 +20,6 @@ from warmfleet_cli.top.readings import read_routers
 from warmfleet_cli.top.screen import lines_of
 from warmfleet_cli.top.views import ModelView
 from warmfleet_contracts.resources.autoscaling_spec import AutoscalingSpec
-from warmfleet_contracts.resources.manifests import load_manifest
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_runtime.home import warmfleet_home
 
@@ -82,13 +81,7 @@ def _policy(file: Path | None, fleet: FleetState | None) -> AutoscalingPolicy | 
         CliError: it has no `spec.autoscaling`.
     """
     if file is not None:
-        spec = load_manifest(file, local=True).spec.autoscaling
-        if spec is None:
-            raise CliError(
-                f"{file} has no spec.autoscaling",
-                advice="examples/autoscaling.yaml shows the three lines that are needed",
-                exit_code=ExitCode.USAGE,
-            )
+        _, spec = read_autoscaled(file)
         return AutoscalingPolicy.of(spec)
     if fleet is None or fleet.autoscaling is None:
         return None
