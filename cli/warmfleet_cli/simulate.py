@@ -213,8 +213,7 @@ def _deployment_policy(file: Path | None, *, is_operator: bool) -> "DeploymentPo
 
     Raises:
         ManifestError: the file is no ModelDeployment.
-        CliError: it has no `spec.autoscaling`, or the policy is not the operator's.
-        PolicyError: it cannot be simulated.
+        CliError: it has no `spec.autoscaling`, or one that may sleep, or the policy is not the operator's.
     """
     from warmfleet_simulator.comparison import DeploymentPolicy  # noqa: PLC0415
 
@@ -227,6 +226,12 @@ def _deployment_policy(file: Path | None, *, is_operator: bool) -> "DeploymentPo
             exit_code=ExitCode.USAGE,
         )
     deployment, spec = read_autoscaled(file)
+    if not spec.min_replicas:
+        raise CliError(
+            f"{file}: spec.autoscaling.minReplicas: is 0, and a simulated fleet does not sleep",
+            advice="minReplicas: 1",
+            exit_code=ExitCode.MANIFEST,
+        )
     return DeploymentPolicy(deployment.metadata.name, spec, deployment.spec.replicas)
 
 

@@ -13,7 +13,7 @@ from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.resources.autoscaling_spec import AutoscalingSpec
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_simulator.autoscalers.catalog import check_setting, make_autoscaler, parse_setting
-from warmfleet_simulator.errors import PolicyError, SettingError, SimulationError
+from warmfleet_simulator.errors import SettingError, SimulationError
 from warmfleet_simulator.hardware import replica_settings
 from warmfleet_simulator.parallel_runs import Run, Runs, single
 from warmfleet_simulator.replica.settings import ReplicaSettings
@@ -66,19 +66,16 @@ class ReplicaChoice:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentPolicy:
-    """The `spec.autoscaling` of a deployment: the operator's policy as its user has set it."""
+    """The `spec.autoscaling` of a deployment: the operator's policy as its user has set it.
+
+    Its `min_replicas` is 1 at least: a simulated fleet does not sleep.
+    """
 
     deployment: str
     """Its name."""
     spec: AutoscalingSpec
     first_replicas: int
     """`spec.replicas`; the policy's bounds hold."""
-
-    def __post_init__(self) -> None:
-        if not self.spec.min_replicas:
-            raise PolicyError(
-                f"{self.deployment}: spec.autoscaling.minReplicas 0: a simulated fleet does not sleep; give 1"
-            )
 
     def bounded(self, replicas: int) -> int:
         """So many replicas, within its bounds."""

@@ -30,10 +30,6 @@ class ObjectiveError(SimulationError):
     """A file of service level objectives is unusable; the text names the field."""
 
 
-class PolicyError(SimulationError):
-    """A deployment's policy cannot be simulated; the text names the field."""
-
-
 class SettingError(SimulationError):
     """A policy has no such setting; the text has what it needs."""
 

@@ -332,7 +332,7 @@ def test_a_deployments_policy_stands_beside_the_others_by_its_name(
         ("{maxReplicas: 3}", (), ExitCode.USAGE, "is the operator's policy"),
         ("{maxReplicas: 3}", ("--policy", "KvUtilization:60"), ExitCode.USAGE, "is the operator's policy"),
         ("null", ("--policy", "Operator"), ExitCode.USAGE, "deployment.yaml has no spec.autoscaling"),
-        ("{minReplicas: 0, maxReplicas: 3}", ("--policy", "Operator"), ExitCode.FAILED, "chat: spec.autos"),
+        ("{minReplicas: 0, maxReplicas: 3}", ("--policy", "Operator"), ExitCode.MANIFEST, "does not sleep"),
         ("{minReplicas: 4, maxReplicas: 3}", ("--policy", "Operator"), ExitCode.MANIFEST, "minReplicas"),
         ("{maxReplicas: 3}", ("--policy", "Operator", "-f", "absent.yaml"), ExitCode.MANIFEST, "absent.yaml"),
     ],

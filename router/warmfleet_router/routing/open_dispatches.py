@@ -119,9 +119,9 @@ class OpenDispatches:
 
     def reported(self, uid: str, report: LoadReport) -> None:
         """A load report arrived: it includes what ended before, and still counts what ends from now on."""
-        self._ended[uid] = _Ended(
-            report, report.admitted_dispatches.get(self.life_id, 0), sums=[NOTHING_ENDED]
-        )
+        # Not above what was sent: those that end and that this report cannot have had are not kept.
+        admitted = min(report.admitted_dispatches.get(self.life_id, 0), self._counter)
+        self._ended[uid] = _Ended(report, admitted, sums=[NOTHING_ENDED])
 
     @property
     def count(self) -> int:
@@ -131,11 +131,12 @@ class OpenDispatches:
     def ended(self, uid: str, report: LoadReport) -> EndedLoad:
         """What `report` still counts of dispatches that ended since it arrived.
 
-        Of those that ended, the first ones had ended on the worker before it, if it counts fewer. Reports of
-        older workers do not state how many they count: of such a one all are taken for counted.
+        It states how many it counts, not which: those that ended here first are taken for those that had
+        ended on the worker before it. Reports of older workers do not state how many: all are taken for
+        counted. Until the next report that may be off by the difference of two dispatches.
         """
         ended = self._ended.get(uid)
-        if ended is None or ended.report is not report:
+        if ended is None or ended.report is not report or len(ended.sums) == 1:
             return NOTHING_ENDED
         if report.open_dispatches is msgspec.UNSET:
             return ended.newest(None)

@@ -156,6 +156,20 @@ def test_a_report_without_a_router_counts_none_of_its_dispatches():
     assert dispatches.ended("worker-0", report) == EndedLoad()
 
 
+def test_a_worker_that_claims_dispatches_which_were_never_sent_makes_a_router_keep_nothing():
+    dispatches = OpenDispatches("router-a")
+    counter = dispatches.open("worker-0", uncached_tokens=1)
+    report = reported(dispatches, 2**53, 9)
+
+    for _ in range(3):
+        dispatches.close("worker-0", dispatches.open("worker-0", uncached_tokens=1))
+    nothing = dispatches.ended("worker-0", report)
+    dispatches.close("worker-0", counter)
+
+    assert nothing == EndedLoad()
+    assert dispatches.ended("worker-0", report) == EndedLoad(seats=1)
+
+
 class ReportedFleet(RuleBasedStateMachine):
     """One router, one worker, and reports that take their time; dispatches end on the worker first."""
 

@@ -346,6 +346,7 @@ def _differs(load: LoadReport, previous: LoadReport) -> bool:
         load.running_sequences != previous.running_sequences
         or load.waiting_sequences != previous.waiting_sequences
         or load.admitted_dispatches != previous.admitted_dispatches
+        or load.open_dispatches != previous.open_dispatches
         or load.draining != previous.draining
         or load.total_blocks != previous.total_blocks
     )
