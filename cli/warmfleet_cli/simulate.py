@@ -68,8 +68,8 @@ def simulate(
         typer.Option(
             "--file",
             "-f",
-            help="ModelDeployment whose spec.autoscaling the operator's policy has, in place of all defaults "
-            "and the objective as latency targets.",
+            help="ModelDeployment by whose spec.autoscaling the operator decides; needs --policy Operator or "
+            "--compare. Default: all defaults, and the objective as latency targets.",
         ),
     ] = None,
     slo: Annotated[
