@@ -259,7 +259,7 @@ class StubWorker:
                 samples=100,
             ),
             admitted_dispatches=dict(self._admitted),
-            open_dispatches={router: self._open[router] for router in self._admitted},
+            open_dispatches=dict(+self._open),
             plain_answers=plain,
         )
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from warmfleet_cli.autoscaled import read_autoscaled
+from warmfleet_cli.autoscaled_deployment import read_autoscaled
 from warmfleet_cli.errors import CliError, ExitCode
-from warmfleet_cli.output import OutputFormat, OutputOption, print_json
+from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json, print_line
 from warmfleet_cli.simulate_bars import SimulationBars
 from warmfleet_cli.simulate_tables import print_comparison, print_reports, result_text
 from warmfleet_cli.simulate_timeline import render_timeline
@@ -45,7 +45,8 @@ def simulate(
         typer.Option(
             min=1,
             max=MAX_REPLICAS,
-            help=f"Size of the fleet, at first. Default: {DEFAULT_REPLICAS}, or the deployment's of --file.",
+            help="Size of the fleet, at first; with --compare of the largest fixed one. Default: without "
+            f"--compare spec.replicas of --file; else {DEFAULT_REPLICAS}.",
         ),
     ] = None,
     routing: Annotated[
@@ -144,7 +145,7 @@ def simulate(
             advice="--slo examples/slo.yaml --workload conversation",
             exit_code=ExitCode.USAGE,
         )
-    own = _deployment_policy(file, is_operator=compare or policy == comparison.OPERATOR)
+    deployed = _deployment_policy(file, is_operator=compare or policy == comparison.OPERATOR)
     traffic = _traffic(trace, generate, objective)
     routings = comparison.named_routings(routing)
     if svg is not None and len(routings) > 1:
@@ -160,9 +161,12 @@ def simulate(
             objective.target_step_milliseconds if objective is not None else DEFAULT_TARGET_STEP_MILLISECONDS
         ),
     )
+    # The largest fixed fleet of a comparison is no matter of a deployment.
+    by_file = deployed.bounded(deployed.replicas) if deployed is not None and not compare else None
+    first = replicas or by_file or DEFAULT_REPLICAS
     settings = SimulationSettings(
         replica=choice.settings(),
-        replicas=replicas or (own.first_replicas if own is not None and not compare else DEFAULT_REPLICAS),
+        replicas=first,
         routing=routings[0],
         seed=seed,
         objective=objective,
@@ -172,7 +176,7 @@ def simulate(
         "gpu": choice.gpu,
         "model": choice.model,
         "replica": settings.replica,
-        "deployment": own.deployment if own is not None else None,
+        "deployment": deployed.name if deployed is not None else None,
     }
     jobs = jobs or usable_cores()
     jobs = jobs if compare else min(jobs, len(routings))
@@ -182,10 +186,10 @@ def simulate(
         open_runs(traffic, jobs=jobs, watcher=bars) as runs,
     ):
         if compare and objective is not None:
-            compared = compare_scaling(runs, settings, objective, own)
+            compared = compare_scaling(runs, settings, objective, deployed)
             record["comparison"] = compared
         else:
-            settings = comparison.with_policy(settings, policy, objective, own)
+            settings = comparison.with_policy(settings, policy, objective, deployed)
             reports = [done.report for done in comparison.compare_routings(runs, routings, settings)]
             record["reports"] = reports
     if svg is not None:
@@ -198,6 +202,12 @@ def simulate(
     elif compared is not None:
         print_comparison(compared)
     else:
+        if deployed is not None:
+            bounds = f"{deployed.spec.min_replicas} to {deployed.spec.max_replicas}"
+            print_line(
+                make_console(),
+                f"Operator:{deployed.name}, {bounds} replicas, begins with {settings.replicas}",
+            )
         print_reports(reports)
 
 

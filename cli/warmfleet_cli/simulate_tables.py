@@ -58,11 +58,13 @@ def _print_fleets(console: Console, compared: "ScalingComparison") -> None:
         ">HIT RATE", ">TTFT P50", ">P90", ">P99",
     ]  # fmt: skip
     print_table(console, columns, rows)
+    begun = compared.operator.report.timeline[0].total
+    bounded = f", Operator with {begun} by its bounds" if begun != compared.first_replicas else ""
     console.print(
         "peak-static: the smallest fleet that meets the objective in the busiest window; clairvoyant: as "
         f"many replicas as each window needs, at least {compared.smallest_fleet}, started in advance; the "
-        f"policies begin with {compared.first_replicas}: first those with {compared.percent} % or more by "
-        "cost, then the others"
+        f"policies begin with {compared.first_replicas}{bounded}: first those with {compared.percent} % or "
+        "more by cost, then the others"
     )
 
 

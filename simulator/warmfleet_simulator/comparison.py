@@ -71,11 +71,11 @@ class DeploymentPolicy:
     Its `min_replicas` is 1 at least: a simulated fleet does not sleep.
     """
 
-    deployment: str
-    """Its name."""
+    name: str
+    """The deployment's."""
     spec: AutoscalingSpec
-    first_replicas: int
-    """`spec.replicas`; the policy's bounds hold."""
+    replicas: int
+    """`spec.replicas`, which may be below its bounds."""
 
     def bounded(self, replicas: int) -> int:
         """So many replicas, within its bounds."""
@@ -107,22 +107,23 @@ def compare_routings(runs: Runs, routings: Sequence[str], settings: SimulationSe
 
 
 def operator_autoscaler(
-    objective: Objective, own: DeploymentPolicy | None = None
+    objective: Objective, deployed: DeploymentPolicy | None = None
 ) -> Callable[[], Autoscaler]:
-    """Makes the operator's policy: `own`, or all defaults and the objective as latency targets."""
-    policy = objective.policy(max_replicas=MAX_REPLICAS) if own is None else AutoscalingPolicy.of(own.spec)
-    return partial(OperatorAutoscaler, policy)
+    """Makes the operator's policy: `deployed`, or all defaults and the objective as latency targets."""
+    if deployed is not None:
+        return partial(OperatorAutoscaler, AutoscalingPolicy.of(deployed.spec))
+    return partial(OperatorAutoscaler, objective.policy(max_replicas=MAX_REPLICAS))
 
 
 def with_policy(
     settings: SimulationSettings,
     policy: str,
     objective: Objective | None,
-    own: DeploymentPolicy | None = None,
+    deployed: DeploymentPolicy | None = None,
 ) -> SimulationSettings:
     """`settings` with the policy of `Fixed`, `Fixed:8`, `Operator`, or as `KvUtilization:60` another's.
 
-    With a deployment's `own` the operator's policy is that, and the first replicas are within its bounds.
+    With `deployed` the operator's policy is that of a deployment, which begins within its bounds.
 
     Raises:
         SimulationError: there is no such policy or setting, or it needs an objective.
@@ -133,9 +134,9 @@ def with_policy(
     if objective is None:
         raise SimulationError(f"{policy} needs an objective")
     if policy == OPERATOR:
-        autoscaler = operator_autoscaler(objective, own)
-        if own is not None:
-            settings = replace(settings, replicas=own.bounded(settings.replicas))
+        autoscaler = operator_autoscaler(objective, deployed)
+        if deployed is not None:
+            settings = replace(settings, replicas=deployed.bounded(settings.replicas))
     else:
         setting = parse_setting(text)
         check_setting(name, setting)

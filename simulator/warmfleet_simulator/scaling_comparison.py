@@ -53,7 +53,7 @@ class ScalingComparison:
     smallest_fleet: int
     """No smaller one was simulated; the clairvoyant fleet has as many replicas at least."""
     first_replicas: int
-    """With which every policy begins."""
+    """With which every policy begins; that of a deployment within its bounds."""
     fixed: Mapping[int, Report]
     """By size, from the largest on."""
     policies: Sequence[PolicyResult]
@@ -76,9 +76,9 @@ class ScalingComparison:
 
 
 def compare_scaling(
-    runs: Runs, settings: SimulationSettings, objective: Objective, own: DeploymentPolicy | None = None
+    runs: Runs, settings: SimulationSettings, objective: Objective, deployed: DeploymentPolicy | None = None
 ) -> ScalingComparison:
-    """Fleets of `settings.replicas` and fewer, fixed, then all policies. `own`: the operator's, if given.
+    """Fleets of `settings.replicas` and fewer, fixed, then all policies, the operator's as `deployed`.
 
     Raises:
         TraceError: a line of the trace.
@@ -101,13 +101,14 @@ def compare_scaling(
     begin = replace(settings, replicas=needed_at_first(needed, objective))
     reports = {replicas: fleet.report for replicas, fleet in fleets.items()}
     clairvoyant = clairvoyant_seconds(needed, objective)
+    operator = with_policy(begin, OPERATOR, objective, deployed)
+    bounded = f", {OPERATOR} with {operator.replicas}" if operator.replicas != begin.replicas else ""
     runs.remark(
         f"peak-static: {peak} replicas, {reports[peak].replica_seconds:,.0f} replica-seconds; "
-        f"clairvoyant: {clairvoyant:,.0f}; policies begin with {begin.replicas}"
+        f"clairvoyant: {clairvoyant:,.0f}; policies begin with {begin.replicas}{bounded}"
     )
     capacity = peak_requests_per_second(met[peak], objective) / peak
     runs.plan(1 + settings_to_try)
-    operator = _operator(with_policy(begin, OPERATOR, objective, own), own.deployment if own else "")
     others = [
         _searched(
             name,
@@ -118,7 +119,10 @@ def compare_scaling(
         )
         for name, other in AUTOSCALERS.items()
     ]
-    results = [*runs.complete([operator, *others]), fixed_result(reports, objective.percent)]
+    results = [
+        *runs.complete([_operator(operator, deployed.name if deployed else ""), *others]),
+        fixed_result(reports, objective.percent),
+    ]
     return ScalingComparison(
         percent=objective.percent,
         peak_static_replicas=peak,

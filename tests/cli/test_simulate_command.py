@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from warmfleet_cli.__main__ import app
 from warmfleet_cli.errors import ExitCode
 from warmfleet_simulator.autoscalers.catalog import AUTOSCALERS
+from warmfleet_testing.resources.full_manifests import MINIMAL
 
 
 def run(*arguments: str) -> Result:
@@ -253,23 +255,14 @@ def test_the_changes_of_a_fleet_stand_below_it_with_their_reasons(busy: Path, sl
     assert "more, in --output json" not in text
 
 
-AUTOSCALED = """
-apiVersion: warmfleet.dev/v1alpha1
-kind: ModelDeployment
-metadata: {name: chat}
-spec:
-  model: {source: {catalog: {name: smollm2-135m-instruct}}}
-  kvCache: {size: 512Mi}
-"""
-
-
 @pytest.fixture
 def deployment(tmp_path: Path) -> Callable[..., str]:
     """Writes a manifest with `spec.autoscaling` as given; the file's name."""
 
     def write(autoscaling: str, *, replicas: int = 1) -> str:
         path = tmp_path / "deployment.yaml"
-        path.write_text(f"{AUTOSCALED}  replicas: {replicas}\n  autoscaling: {autoscaling}\n")
+        scaled = {"replicas": replicas, "autoscaling": yaml.safe_load(autoscaling)}
+        path.write_text(yaml.safe_dump({**MINIMAL, "spec": {**MINIMAL["spec"], **scaled}}))
         return str(path)
 
     return write
@@ -290,13 +283,13 @@ def test_a_deployments_policy_with_the_defaults_decides_as_they_do(
 
     assert by_defaults["reports"][0]["changes"]
     assert by_file["reports"][0]["changes"] == by_defaults["reports"][0]["changes"]
-    assert (by_defaults["deployment"], by_file["deployment"]) == (None, "chat")
+    assert (by_defaults["deployment"], by_file["deployment"]) == (None, "probe")
 
 
 @pytest.mark.parametrize(
     ("replicas", "given", "first"),
-    [(1, (), 2), (3, (), 3), (1, ("--replicas", "3"), 3), (1, ("--replicas", "9"), 3)],
-    ids=["its least", "its own", "as asked for", "its most"],
+    [(1, (), 2), (0, (), 2), (3, (), 3), (1, ("--replicas", "3"), 3), (1, ("--replicas", "9"), 3)],
+    ids=["its least", "none", "its own", "as asked for", "its most"],
 )
 def test_a_deployments_policy_keeps_its_bounds(
     busy: Path, slo: Path, deployment: Callable[..., str], replicas: int, given: tuple[str, ...], first: int
@@ -317,13 +310,26 @@ def test_a_deployments_policy_stands_beside_the_others_by_its_name(
     trace: Path, slo: Path, deployment: Callable[..., str]
 ) -> None:
     trace.write_text("".join(trace.read_text().splitlines(keepends=True)[:24]))
-    file = deployment("{minReplicas: 2, maxReplicas: 3}")
+    file = deployment("{minReplicas: 3, maxReplicas: 3}")
 
     result = run("--trace", str(trace), "--slo", str(slo), "--compare", "--replicas", "2", "-f", file)
 
     (row,) = [line for line in result.stdout.splitlines() if line.startswith("Operator:")]
-    assert row.split()[0] == "Operator:chat"
+    name, *_, replicas, _, _, _, _, _ = row.split()
+    assert (name, replicas) == ("Operator:probe", "3")
+    assert "Operator with 3 by its bounds" in " ".join(result.stdout.split())
+    assert ", Operator with 3" in result.stderr
     assert "Operator reaches 97 %" in result.stdout
+
+
+def test_without_a_comparison_the_deployment_stands_above_the_table(
+    trace: Path, slo: Path, deployment: Callable[..., str]
+) -> None:
+    file = deployment("{minReplicas: 2, maxReplicas: 3}")
+
+    result = run("--trace", str(trace), "--slo", str(slo), "--policy", "Operator", "-f", file)
+
+    assert result.stdout.splitlines()[0] == "Operator:probe, 2 to 3 replicas, begins with 2"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
-from warmfleet_cli.autoscaled import read_autoscaled
+from warmfleet_cli.autoscaled_deployment import read_autoscaled
 from warmfleet_cli.local.state import FleetState, choose_fleet
 from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json, printable
 from warmfleet_cli.router_client import ApiKey, Url, router_client, router_url

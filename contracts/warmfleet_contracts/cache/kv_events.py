@@ -124,7 +124,8 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[dict[RouterId, Count], msgspec.Meta(max_length=MAX_REPORTED_ROUTERS)] | msgspec.UnsetType
     ) = msgspec.UNSET
     """Router id -> how many of its dispatches have a sequence that runs or waits in this report; of a router
-    without any there is no entry. Absent from older workers: it was added to version 2 later."""
+    without any there is no entry. By the worker: how many a router has open is in its `/internal/fleet`.
+    Absent from older workers: it was added to version 2 later."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):

@@ -12,9 +12,8 @@ If two dispatches arrive in the other order, the admission of the later one hide
 next report. That error is one request for a few milliseconds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Final
 
 import msgspec
@@ -67,11 +66,15 @@ class _Ended:
     """What those that it had admitted and that have ended since held: none, the first, the first two, and so
     on. As many as were open when it came at most."""
 
-    def newest(self, count: int | None) -> EndedLoad:
-        """What the last `count` of them held; None: all."""
-        most = len(self.sums) - 1
-        before = self.sums[most - min(count, most)] if count is not None else NOTHING_ENDED
-        return EndedLoad(self.sums[most].seats - before.seats, self.sums[most].blocks - before.blocks)
+    @property
+    def count(self) -> int:
+        """Of them."""
+        return len(self.sums) - 1
+
+    def newest(self, count: int) -> EndedLoad:
+        """What the last `count` of them held."""
+        last, before = self.sums[-1], self.sums[-1 - count]
+        return EndedLoad(last.seats - before.seats, last.blocks - before.blocks)
 
 
 class OpenDispatches:
@@ -136,33 +139,32 @@ class OpenDispatches:
         counted. Until the next report that may be off by the difference of two dispatches.
         """
         ended = self._ended.get(uid)
-        if ended is None or ended.report is not report or len(ended.sums) == 1:
+        if ended is None or ended.report is not report or not ended.count:
             return NOTHING_ENDED
         if report.open_dispatches is msgspec.UNSET:
-            return ended.newest(None)
+            return ended.newest(ended.count)
         counted = report.open_dispatches.get(self.life_id, 0)
-        return ended.newest(max(counted - self._admitted_count(uid, ended.admitted), 0))
+        open_here = self.open_count(uid) - sum(1 for _ in self._above(uid, ended.admitted))
+        return ended.newest(min(max(counted - open_here, 0), ended.count))
 
     def unreported(self, uid: str, admitted_dispatches: Mapping[str, int]) -> UnreportedLoad:
         """Charges of `uid` that a report with these `admitted_dispatches` does not include."""
         admitted = admitted_dispatches.get(self.life_id, 0)
         tokens = seats = blocks = 0
-        charges = self._charges.get(uid, {})
-        # Newest first: the reported ones, usually most, are never looked at.
-        for counter in reversed(charges):
-            if counter <= admitted:
-                break
-            charge = charges[counter]
+        for charge in self._above(uid, admitted):
             tokens += charge.tokens
             seats += charge.seats
             blocks += charge.blocks
         return UnreportedLoad(tokens=tokens, seats=seats, blocks=blocks)
 
-    def _admitted_count(self, uid: str, admitted: int) -> int:
-        """Open dispatches to `uid` up to that counter."""
+    def _above(self, uid: str, admitted: int) -> Iterator[_Charge]:
+        """The charges of the open dispatches to `uid` above that counter."""
         charges = self._charges.get(uid, {})
-        newer = sum(1 for _ in takewhile(lambda counter: counter > admitted, reversed(charges)))
-        return len(charges) - newer
+        # Newest first: the reported ones, usually most, are never looked at.
+        for counter in reversed(charges):
+            if counter <= admitted:
+                return
+            yield charges[counter]
 
     def open_count(self, uid: str) -> int:
         """Dispatches to `uid` that have not ended."""

@@ -73,7 +73,10 @@ async def run(schedule: Schedule, *, skips: bool) -> dict[str, Any]:
                 assert frame.load is not None
                 load = frame.load
                 counts = (load.running_sequences, load.waiting_sequences, load.pinned_blocks)
-                queued = (load.queued_uncached_tokens, load.cached_blocks, load.admitted_dispatches)
+                dispatches = (load.admitted_dispatches, load.open_dispatches)
+                counted = {"router": sum(counts[:2])} if sum(counts[:2]) else {}
+                assert (load.open_dispatches or {}) == counted  # absent before the first report
+                queued = (load.queued_uncached_tokens, load.cached_blocks, dispatches)
                 changes = (sorted(frame.stored), sorted(frame.removed), frame.digest)
                 frames.append((loop.time(), frame.seq, changes, counts, queued))
 

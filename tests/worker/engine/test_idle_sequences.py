@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmfleet_testing.engine.add_messages import add_sequence
 from warmfleet_testing.engine.fake_runner import EngineDriver
+from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.step_time import StepShape, StepTimeEstimator
 
 AUTO = 0
@@ -36,10 +38,14 @@ def test_an_idle_sequence_is_no_load():
     driver = EngineDriver(max_batched_tokens=16)
     driver.add(1, prompt_of(40), max_output_tokens=0, is_idle=True)
     driver.add(2, prompt_of(40, first=200), max_output_tokens=0, is_idle=True)
+    of_router = {"is_idle": True, "router_id": "a", "dispatch": 1}
+    driver.engine.add(add_sequence(3, prompt_of(40, first=300), SamplingParameters(), **of_router))
+    waiting = driver.engine.report().load
 
     load = driver.step().load
 
     assert (load.running_sequences, load.waiting_sequences) == (0, 0)
+    assert (waiting.open_dispatches, load.open_dispatches) == ({}, {})
     assert (load.queued_uncached_tokens, load.context_tokens) == (0, 0)
 
 

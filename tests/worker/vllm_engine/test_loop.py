@@ -141,11 +141,11 @@ async def test_lost_events_empty_the_cache_on_both_sides():
 async def test_load_has_what_runs_waits_and_is_queued():
     async with running(steps=False) as (engine, server, vllm, _):
         engine.apply(add(list(range(100)), 1, router_id="router-0", dispatch=17))
-        engine.apply(add(list(range(300, 350)), 2))
+        engine.apply(add(list(range(300, 350)), 2, router_id="router-0", dispatch=16))
         await server.until(lambda: server.load.waiting_sequences == 2)
         assert server.load.queued_uncached_tokens == 150
         assert server.load.admitted_dispatches == {"router-0": 17}
-        assert server.load.open_dispatches == {"router-0": 1}
+        assert server.load.open_dispatches == {"router-0": 2}
         await asyncio.sleep(0.01)
 
         vllm.step()
@@ -165,6 +165,15 @@ async def test_load_has_what_runs_waits_and_is_queued():
         assert (server.load.pinned_blocks, server.load.cached_blocks) == (0, 4)
         assert (server.load.running_sequences, server.load.context_tokens) == (0, 0)
         assert server.load.open_dispatches == {}
+
+
+async def test_an_idle_sequence_is_no_open_dispatch():
+    async with running(steps=False) as (engine, server, _, _):
+        engine.apply(add([5] * 40, 1, router_id="router-0", dispatch=2))
+        engine.apply(add([6] * 40, 2, router_id="router-0", dispatch=1, is_idle=True))
+        await server.until(lambda: server.load.waiting_sequences == 1)
+
+        assert server.load.open_dispatches == {"router-0": 1}
 
 
 async def test_an_abort_ends_the_sequence_in_vllm():

@@ -139,7 +139,7 @@ class StubWorker:
                 samples=100,
             ),
             admitted_dispatches=dict(self.admitted),
-            open_dispatches=dict(self.open),
+            open_dispatches=dict(+self.open),
             plain_answers={router: list(those.values()) for router, those in self._plain_answers.items()},
         )
 
