@@ -14,7 +14,7 @@ from warmfleet_cli.simulate_timeline import render_timeline
 from warmfleet_runtime.processors import usable_cores
 
 if TYPE_CHECKING:
-    from warmfleet_simulator.comparison import DeploymentPolicy
+    from warmfleet_simulator.comparison import SimulatedDeployment
     from warmfleet_simulator.report import Report
     from warmfleet_simulator.scaling.objective import Objective
     from warmfleet_simulator.traces.traffic import Traffic
@@ -69,8 +69,9 @@ def simulate(
         typer.Option(
             "--file",
             "-f",
-            help="ModelDeployment by whose spec.autoscaling the operator decides; needs --policy Operator or "
-            "--compare. Default: all defaults, and the objective as latency targets.",
+            help="ModelDeployment by whose spec.autoscaling the operator decides, and by whose "
+            "engine.targetStepMilliseconds replicas plan their steps; needs --policy Operator or --compare. "
+            "Default: all defaults, the objective as latency targets, and its steps.",
         ),
     ] = None,
     slo: Annotated[
@@ -145,7 +146,7 @@ def simulate(
             advice="--slo examples/slo.yaml --workload conversation",
             exit_code=ExitCode.USAGE,
         )
-    deployed = _deployment_policy(file, is_operator=compare or policy == comparison.OPERATOR)
+    deployed = _simulated_deployment(file, is_operator=compare or policy == comparison.OPERATOR)
     traffic = _traffic(trace, generate, objective)
     routings = comparison.named_routings(routing)
     if svg is not None and len(routings) > 1:
@@ -158,7 +159,9 @@ def simulate(
         block_size_tokens=block_size,
         seats=seats,
         target_step_milliseconds=(
-            objective.target_step_milliseconds if objective is not None else DEFAULT_TARGET_STEP_MILLISECONDS
+            (deployed.target_step_milliseconds if deployed is not None else None)
+            or (objective.target_step_milliseconds if objective is not None else None)
+            or DEFAULT_TARGET_STEP_MILLISECONDS
         ),
     )
     # The largest fixed fleet of a comparison is no matter of a deployment.
@@ -206,7 +209,8 @@ def simulate(
             bounds = f"{deployed.spec.min_replicas} to {deployed.spec.max_replicas}"
             print_line(
                 make_console(),
-                f"Operator:{deployed.name}, {bounds} replicas, begins with {settings.replicas}",
+                f"Operator:{deployed.name}, {bounds} replicas, begins with {settings.replicas}, "
+                f"steps of {choice.target_step_milliseconds} ms",
             )
         print_reports(reports)
 
@@ -218,14 +222,14 @@ def _write(path: Path, document: str) -> None:
         raise CliError(f"{path}: {error.strerror}") from error
 
 
-def _deployment_policy(file: Path | None, *, is_operator: bool) -> "DeploymentPolicy | None":
-    """The policy of a manifest, if one is given.
+def _simulated_deployment(file: Path | None, *, is_operator: bool) -> "SimulatedDeployment | None":
+    """The deployment of a manifest, if one is given.
 
     Raises:
         ManifestError: the file is no ModelDeployment.
         CliError: it has no `spec.autoscaling`, or one that may sleep, or the policy is not the operator's.
     """
-    from warmfleet_simulator.comparison import DeploymentPolicy  # noqa: PLC0415
+    from warmfleet_simulator.comparison import SimulatedDeployment  # noqa: PLC0415
 
     if file is None:
         return None
@@ -242,7 +246,12 @@ def _deployment_policy(file: Path | None, *, is_operator: bool) -> "DeploymentPo
             advice="minReplicas: 1",
             exit_code=ExitCode.MANIFEST,
         )
-    return DeploymentPolicy(deployment.metadata.name, spec, deployment.spec.replicas)
+    return SimulatedDeployment(
+        deployment.metadata.name,
+        spec,
+        deployment.spec.replicas,
+        deployment.spec.engine.target_step_milliseconds,
+    )
 
 
 def _traffic(trace: Path | None, generate: str, objective: "Objective | None") -> "Traffic":

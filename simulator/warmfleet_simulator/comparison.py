@@ -65,17 +65,20 @@ class ReplicaChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class DeploymentPolicy:
-    """The `spec.autoscaling` of a deployment: the operator's policy as its user has set it.
+class SimulatedDeployment:
+    """What is simulated of a deployment: the operator's policy as its user has set it, and its steps.
 
-    Its `min_replicas` is 1 at least: a simulated fleet does not sleep.
+    The policy's `min_replicas` is 1 at least: a simulated fleet does not sleep.
     """
 
     name: str
     """The deployment's."""
     spec: AutoscalingSpec
+    """`spec.autoscaling`."""
     replicas: int
     """`spec.replicas`, which may be below its bounds."""
+    target_step_milliseconds: int | None = None
+    """`engine.targetStepMilliseconds`; None: not given, so that the objective's holds."""
 
     def bounded(self, replicas: int) -> int:
         """So many replicas, within its bounds."""
@@ -107,7 +110,7 @@ def compare_routings(runs: Runs, routings: Sequence[str], settings: SimulationSe
 
 
 def operator_autoscaler(
-    objective: Objective, deployed: DeploymentPolicy | None = None
+    objective: Objective, deployed: SimulatedDeployment | None = None
 ) -> Callable[[], Autoscaler]:
     """Makes the operator's policy: `deployed`, or all defaults and the objective as latency targets."""
     if deployed is not None:
@@ -119,7 +122,7 @@ def with_policy(
     settings: SimulationSettings,
     policy: str,
     objective: Objective | None,
-    deployed: DeploymentPolicy | None = None,
+    deployed: SimulatedDeployment | None = None,
 ) -> SimulationSettings:
     """`settings` with the policy of `Fixed`, `Fixed:8`, `Operator`, or as `KvUtilization:60` another's.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from warmfleet_simulator.autoscalers.catalog import AUTOSCALERS, setting_text
-from warmfleet_simulator.comparison import FIXED, OPERATOR, DeploymentPolicy, with_policy
+from warmfleet_simulator.comparison import FIXED, OPERATOR, SimulatedDeployment, with_policy
 from warmfleet_simulator.errors import SimulationError
 from warmfleet_simulator.grid_search import Grid, GridRow, best_setting
 from warmfleet_simulator.parallel_runs import Run, Runs, Work, single
@@ -76,7 +76,10 @@ class ScalingComparison:
 
 
 def compare_scaling(
-    runs: Runs, settings: SimulationSettings, objective: Objective, deployed: DeploymentPolicy | None = None
+    runs: Runs,
+    settings: SimulationSettings,
+    objective: Objective,
+    deployed: SimulatedDeployment | None = None,
 ) -> ScalingComparison:
     """Fleets of `settings.replicas` and fewer, fixed, then all policies, the operator's as `deployed`.
 

@@ -259,10 +259,10 @@ def test_the_changes_of_a_fleet_stand_below_it_with_their_reasons(busy: Path, sl
 def deployment(tmp_path: Path) -> Callable[..., str]:
     """Writes a manifest with `spec.autoscaling` as given; the file's name."""
 
-    def write(autoscaling: str, *, replicas: int = 1) -> str:
+    def write(autoscaling: str, *, replicas: int = 1, engine: dict[str, object] | None = None) -> str:
         path = tmp_path / "deployment.yaml"
-        scaled = {"replicas": replicas, "autoscaling": yaml.safe_load(autoscaling)}
-        path.write_text(yaml.safe_dump({**MINIMAL, "spec": {**MINIMAL["spec"], **scaled}}))
+        given = {"replicas": replicas, "autoscaling": yaml.safe_load(autoscaling), "engine": engine or {}}
+        path.write_text(yaml.safe_dump({**MINIMAL, "spec": {**MINIMAL["spec"], **given}}))
         return str(path)
 
     return write
@@ -329,7 +329,52 @@ def test_without_a_comparison_the_deployment_stands_above_the_table(
 
     result = run("--trace", str(trace), "--slo", str(slo), "--policy", "Operator", "-f", file)
 
-    assert result.stdout.splitlines()[0] == "Operator:probe, 2 to 3 replicas, begins with 2"
+    assert result.stdout.splitlines()[0] == "Operator:probe, 2 to 3 replicas, begins with 2, steps of 100 ms"
+
+
+@pytest.mark.parametrize(
+    ("engine", "objective", "milliseconds"),
+    [
+        ({"targetStepMilliseconds": 40}, {"targetStepMilliseconds": 90}, 40),
+        ({}, {"targetStepMilliseconds": 90}, 90),
+        ({}, {}, 100),
+    ],
+    ids=["the deployment's", "the objective's", "the engine's default"],
+)
+@pytest.mark.parametrize("compared", [False, True])
+def test_replicas_plan_their_steps_as_the_deployment_states(
+    trace: Path,
+    slo: Path,
+    deployment: Callable[..., str],
+    engine: dict[str, object],
+    objective: dict[str, object],
+    milliseconds: int,
+    compared: bool,
+) -> None:
+    trace.write_text("".join(trace.read_text().splitlines(keepends=True)[:8]))
+    objectives = yaml.safe_load(slo.read_text())
+    next(iter(objectives["workloads"].values())).update(objective)
+    slo.write_text(yaml.safe_dump(objectives))
+    file = deployment("{minReplicas: 1, maxReplicas: 2}", engine=engine)
+    policy = ("--compare", "--replicas", "1") if compared else ("--policy", "Operator")
+
+    result = run("--trace", str(trace), "--slo", str(slo), "-f", file, "-o", "json", *policy)
+
+    assert json.loads(result.stdout)["replica"]["target_step_milliseconds"] == milliseconds
+
+
+def test_answers_wait_as_long_for_a_token_as_the_deployments_steps_take(
+    busy: Path, slo: Path, deployment: Callable[..., str]
+) -> None:
+    def gap_milliseconds(engine: dict[str, object]) -> float:
+        file = deployment("{minReplicas: 1, maxReplicas: 1}", engine=engine)
+        result = run(
+            "--trace", str(busy), "--slo", str(slo), "--policy", "Operator", "-f", file, "-o", "json"
+        )  # fmt: skip
+        (report,) = json.loads(result.stdout)["reports"]
+        return float(report["inter_token_ms"]["p50"])
+
+    assert gap_milliseconds({"targetStepMilliseconds": 300}) > 2 * gap_milliseconds({})
 
 
 @pytest.mark.parametrize(
