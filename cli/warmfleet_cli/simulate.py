@@ -14,6 +14,7 @@ from warmfleet_cli.simulate_timeline import render_timeline
 from warmfleet_runtime.processors import usable_cores
 
 if TYPE_CHECKING:
+    from warmfleet_contracts.resources.model_deployment import ModelDeployment
     from warmfleet_simulator.comparison import SimulatedDeployment
     from warmfleet_simulator.report import Report
     from warmfleet_simulator.scaling.objective import Objective
@@ -202,16 +203,14 @@ def simulate(
         _write(svg, render_timeline(report, title=title, percent=percent))
     if output is OutputFormat.JSON:
         print_json(record)
-    elif compared is not None:
+        return
+    if deployed is not None:
+        # Each compared policy begins with what the first windows need.
+        first_of = settings.replicas if compared is None else None
+        print_line(make_console(), _header(deployed, first_of, choice.target_step_milliseconds))
+    if compared is not None:
         print_comparison(compared)
     else:
-        if deployed is not None:
-            bounds = f"{deployed.spec.min_replicas} to {deployed.spec.max_replicas}"
-            print_line(
-                make_console(),
-                f"Operator:{deployed.name}, {bounds} replicas, begins with {settings.replicas}, "
-                f"steps of {choice.target_step_milliseconds} ms",
-            )
         print_reports(reports)
 
 
@@ -251,7 +250,30 @@ def _simulated_deployment(file: Path | None, *, is_operator: bool) -> "Simulated
         spec,
         deployment.spec.replicas,
         deployment.spec.engine.target_step_milliseconds,
+        _not_simulated(deployment),
     )
+
+
+def _not_simulated(deployment: "ModelDeployment") -> tuple[str, ...]:
+    """What a simulated engine, which is ours and fills steps by their time, has otherwise."""
+    engine = deployment.spec.engine
+    fields = (
+        (engine.type != "Warmfleet", f"engine.type {engine.type}"),
+        (engine.max_batched_tokens is not None, "engine.maxBatchedTokens"),
+    )
+    return tuple(name for given, name in fields if given)
+
+
+def _header(deployed: "SimulatedDeployment", first: int | None, milliseconds: int) -> str:
+    """Whose policy it is, with what the simulation takes from elsewhere."""
+    own = deployed.target_step_milliseconds is not None
+    parts = (
+        f"Operator:{deployed.name}, {deployed.spec.min_replicas} to {deployed.spec.max_replicas} replicas",
+        f"begins with {first}" if first is not None else "",
+        f"steps planned for {milliseconds} ms, {'its own' if own else 'as the objective has them'}",
+        f"not simulated: {', '.join(deployed.not_simulated)}" if deployed.not_simulated else "",
+    )
+    return ", ".join(part for part in parts if part)
 
 
 def _traffic(trace: Path | None, generate: str, objective: "Objective | None") -> "Traffic":

@@ -2,5 +2,6 @@
 
 Rooms: `cache` (block hashes, KV events), `prompts` (text to token ids), `openai` (requests), `openapi` (their
 documentation), `resources` (ModelDeployment). Beside them `names`, `metrics`, `keys` (API keys), `errors`,
-`framing` (length-prefixed messages) and `decoding` (what decoding can raise, and messages decoded).
+`framing` (length-prefixed messages), `plain_yaml` and `decoding` (what decoding can raise, and messages
+decoded).
 """

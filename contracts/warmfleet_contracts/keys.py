@@ -23,6 +23,7 @@ import yaml
 from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import KeyFileError
 from warmfleet_contracts.names import MAX_MODEL_NAME_CHARS
+from warmfleet_contracts.plain_yaml import read_document
 
 KEY_FILE_VERSION: Final = 1
 MAX_KEY_FILE_BYTES: Final = 1024 * 1024
@@ -226,8 +227,7 @@ def _document(content: bytes) -> object:
     if len(content) > MAX_YAML_BYTES:
         raise KeyFileError(f"larger than {MAX_YAML_BYTES} bytes of YAML; JSON may have {MAX_KEY_FILE_BYTES}")
     try:
-        # Not libyaml's loader, which is faster: deep nesting overflows its stack and ends the process.
-        return yaml.safe_load(content)
+        return read_document(content)
     except yaml.MarkedYAMLError as error:
         line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise KeyFileError(f"not valid YAML{line}") from None

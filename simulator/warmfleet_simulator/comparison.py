@@ -79,6 +79,8 @@ class SimulatedDeployment:
     """`spec.replicas`, which may be below its bounds."""
     target_step_milliseconds: int | None = None
     """`engine.targetStepMilliseconds`; None: not given, so that the objective's holds."""
+    not_simulated: tuple[str, ...] = ()
+    """Fields by which its replicas plan their steps otherwise than simulated ones."""
 
     def bounded(self, replicas: int) -> int:
         """So many replicas, within its bounds."""

@@ -314,7 +314,7 @@ def test_a_deployments_policy_stands_beside_the_others_by_its_name(
 
     result = run("--trace", str(trace), "--slo", str(slo), "--compare", "--replicas", "2", "-f", file)
 
-    (row,) = [line for line in result.stdout.splitlines() if line.startswith("Operator:")]
+    (row,) = [line for line in result.stdout.splitlines() if line.startswith("Operator:probe ")]
     name, *_, replicas, _, _, _, _, _ = row.split()
     assert (name, replicas) == ("Operator:probe", "3")
     assert "Operator with 3 by its bounds" in " ".join(result.stdout.split())
@@ -329,7 +329,36 @@ def test_without_a_comparison_the_deployment_stands_above_the_table(
 
     result = run("--trace", str(trace), "--slo", str(slo), "--policy", "Operator", "-f", file)
 
-    assert result.stdout.splitlines()[0] == "Operator:probe, 2 to 3 replicas, begins with 2, steps of 100 ms"
+    assert result.stdout.splitlines()[0] == (
+        "Operator:probe, 2 to 3 replicas, begins with 2, steps planned for 100 ms, as the objective has them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "stated"),
+    [
+        ({"targetStepMilliseconds": 40}, "steps planned for 40 ms, its own"),
+        (
+            {"maxBatchedTokens": 64},
+            "steps planned for 100 ms, as the objective has them, not simulated: engine.maxBatchedTokens",
+        ),
+        (
+            {"type": "VLLM"},
+            "steps planned for 100 ms, as the objective has them, not simulated: engine.type VLLM",
+        ),
+    ],
+    ids=["its target", "its tokens", "its engine"],
+)
+def test_a_comparison_states_how_a_deployments_steps_are_planned(
+    trace: Path, slo: Path, deployment: Callable[..., str], engine: dict[str, object], stated: str
+) -> None:
+    trace.write_text("".join(trace.read_text().splitlines(keepends=True)[:8]))
+    file = deployment("{minReplicas: 1, maxReplicas: 2}", engine=engine)
+
+    result = run("--trace", str(trace), "--slo", str(slo), "--compare", "--replicas", "1", "-f", file)
+
+    first, *_ = " ".join(result.stdout.split()).partition(" FLEET ")
+    assert first == f"Operator:probe, 1 to 2 replicas, {stated}"
 
 
 @pytest.mark.parametrize(

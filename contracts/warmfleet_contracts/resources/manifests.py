@@ -2,9 +2,9 @@
 
 import difflib
 import reprlib
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import yaml
 from pydantic import ValidationError
@@ -12,26 +12,12 @@ from pydantic_core import ErrorDetails
 
 from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.names import API_VERSION, KIND
+from warmfleet_contracts.plain_yaml import read_documents
 from warmfleet_contracts.resources.fields import LOCAL_CONTEXT
 from warmfleet_contracts.resources.model_deployment import ModelDeployment
 
 MAX_MANIFEST_BYTES: Final = 256 * 1024
 _MAX_PROBLEMS: Final = 20
-
-
-class _ManifestLoader(yaml.SafeLoader):
-    """Plain data only, and no key twice: YAML would silently take the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"key {key.value!r} stands twice", key.start_mark
-                    )
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
 
 
 def load_manifest(source: Path | str, *, local: bool = False) -> ModelDeployment:
@@ -104,9 +90,7 @@ def _read(path: Path, origin: str) -> str:
 
 def _only_document(text: str, origin: str) -> object:
     try:
-        documents = [
-            document for document in yaml.load_all(text, Loader=_ManifestLoader) if document is not None
-        ]
+        documents = [document for document in read_documents(text) if document is not None]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""

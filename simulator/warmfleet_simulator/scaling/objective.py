@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import msgspec
 import yaml
 
+from warmfleet_contracts.plain_yaml import read_document
 from warmfleet_contracts.resources.autoscaling_spec import AutoscalingSpec
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_simulator.errors import ObjectiveError, UnknownNameError
@@ -73,11 +74,11 @@ def read_objective(path: Path, workload: str) -> Objective:
     """
     try:
         with path.open("rb") as file:
-            document = yaml.safe_load(file.read(MAX_FILE_BYTES))
+            document = read_document(file.read(MAX_FILE_BYTES))
         workloads = msgspec.convert(document, _File).workloads
     except OSError as error:
         raise ObjectiveError(f"{path}: {error.strerror}") from error
-    except (yaml.YAMLError, msgspec.ValidationError, RecursionError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ObjectiveError(f"{path}: {' '.join(str(error).split())}") from error
     if not workload and len(workloads) == 1:
         return next(iter(workloads.values()))
