@@ -1,4 +1,4 @@
-"""A manifest that is read for its autoscaling policy."""
+"""A manifest of a deployment that is scaled: for `top` and `simulate`."""
 
 from pathlib import Path
 

@@ -78,7 +78,10 @@ class SimulatedDeployment:
     replicas: int
     """`spec.replicas`, which may be below its bounds."""
     target_step_milliseconds: int | None = None
-    """`engine.targetStepMilliseconds`; None: not given, so that the objective's holds."""
+    """`engine.targetStepMilliseconds`; None: not given, so that the objective's holds.
+
+    What simulates the deployment puts it into `ReplicaChoice`; policies do not read it.
+    """
     not_simulated: tuple[str, ...] = ()
     """Fields by which its replicas plan their steps otherwise than simulated ones."""
 

@@ -257,7 +257,7 @@ def test_the_changes_of_a_fleet_stand_below_it_with_their_reasons(busy: Path, sl
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Callable[..., str]:
-    """Writes a manifest with `spec.autoscaling` as given; the file's name."""
+    """Writes a manifest with `spec.autoscaling` and `spec.engine` as given; the file's name."""
 
     def write(autoscaling: str, *, replicas: int = 1, engine: dict[str, object] | None = None) -> str:
         path = tmp_path / "deployment.yaml"
@@ -390,6 +390,32 @@ def test_replicas_plan_their_steps_as_the_deployment_states(
     result = run("--trace", str(trace), "--slo", str(slo), "-f", file, "-o", "json", *policy)
 
     assert json.loads(result.stdout)["replica"]["target_step_milliseconds"] == milliseconds
+
+
+def test_compared_fleets_plan_their_steps_as_the_deployment_states(
+    busy: Path, tmp_path: Path, deployment: Callable[..., str]
+) -> None:
+    busy.write_text("".join(busy.read_text().splitlines(keepends=True)[:24]))
+    patient = tmp_path / "patient.yaml"
+    patient.write_text(
+        SLO.replace("Milliseconds: 2000", "Milliseconds: 20000").replace(
+            "Milliseconds: 150", "Milliseconds: 900"
+        )
+    )
+
+    def gaps_milliseconds(engine: dict[str, object]) -> dict[str, float]:
+        file = deployment("{minReplicas: 1, maxReplicas: 1}", engine=engine)
+        common = ("--trace", str(busy), "--slo", str(patient), "-o", "json")
+        result = run(*common, "--compare", "--replicas", "1", "-f", file)
+        compared = json.loads(result.stdout)["comparison"]
+        fixed = {f"Fixed:{replicas}": report for replicas, report in compared["fixed"].items()}
+        chosen = {policy["name"]: policy["report"] for policy in compared["policies"]}
+        return {name: report["inter_token_ms"]["p90"] for name, report in {**fixed, **chosen}.items()}
+
+    by_default, longer = gaps_milliseconds({}), gaps_milliseconds({"targetStepMilliseconds": 300})
+
+    assert {"Fixed:1", "Operator", "KvUtilization"} <= by_default.keys() == longer.keys()
+    assert all(longer[name] > 1.3 * gap for name, gap in by_default.items())
 
 
 def test_answers_wait_as_long_for_a_token_as_the_deployments_steps_take(

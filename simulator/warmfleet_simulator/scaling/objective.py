@@ -36,7 +36,7 @@ class Objective(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
     target_step_milliseconds: Annotated[int, msgspec.Meta(ge=10, le=10_000)] = (
         DEFAULT_TARGET_STEP_MILLISECONDS
     )
-    """`engine.targetStepMilliseconds` of the deployment."""
+    """`engine.targetStepMilliseconds`, of a deployment that does not state its own."""
     generate: AnyWorkload | None = None
     """What makes its requests, where they are not read from a trace."""
 
