@@ -1,1 +1,1 @@
-"""Live fleets whose requests the simulator answers, too: workload, sleeping workers, replay in real time."""
+"""Live fleets whose requests the simulator answers, too: workload, sleeping workers, replay, the command."""
